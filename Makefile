@@ -1,0 +1,45 @@
+# Everything a developer runs. Needs Python 3.11+ with pip, and make; the rest is installed below .venvs/.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ARGS ?=
+
+.PHONY: help demo test lint bench docs soak clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venvs/demo/.ready  ## orders, rollbacks and deliveries on a Postgres of its own, checked at the end
+	@.venvs/demo/bin/python -m examples.demo $(ARGS)
+
+test: .venvs/test/.ready  ## all tests, on the embedded Postgres (OUTBOX_TEST_DSN=… for a server of your own)
+	@.venvs/test/bin/python -m pytest $(ARGS)
+
+lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
+	@.venvs/test/bin/ruff check .
+	@.venvs/test/bin/ruff format --check .
+	@.venvs/test/bin/mypy
+	@.venvs/test/bin/lint-imports --no-cache
+
+bench: .venvs/test/.ready  ## what storage costs, side by side (ARGS="--help" for its options)
+	@.venvs/test/bin/python -m benchmarks $(ARGS)
+
+docs: .venvs/docs/.ready  ## the documentation as a site in site/
+	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
+
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7")
+	@.venvs/test/bin/python -m tests.soak $(ARGS)
+
+clean:  ## remove everything the other targets made
+	rm -rf .venvs site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One virtual environment per requirements file. pip is borrowed from $(PYTHON), so a Python without ensurepip will do.
+.venvs/%/.ready: requirements/%.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@echo "Installing requirements/$*.txt into .venvs/$* (once)"
+	@rm -rf .venvs/$* && $(PYTHON) -m venv --without-pip .venvs/$*
+	@$(PYTHON) -m pip --python .venvs/$*/bin/python --disable-pip-version-check install --quiet -r $<
+	@$(PYTHON) -m pip --python .venvs/$*/bin/python --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.SECONDARY:
