@@ -1,0 +1,199 @@
+"""The tables, on the user's own `MetaData`: what Alembic migrates and every statement reads."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, LargeBinary, MetaData, String, Table, Text, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import Uuid
+
+# Postgres cuts longer names silently, and two names that were cut alike collide.
+MAX_IDENTIFIER_BYTES: Final = 63
+
+# The width of `queue` and `timer_id`, and the longest ordering key: two of them fit a btree entry together.
+MAX_NAME_CHARS: Final = 255
+
+# A table whose rows all die young: vacuum by count, not by share of the table, and at full speed.
+AUTOVACUUM: Final[Mapping[str, int]] = {
+    "autovacuum_vacuum_scale_factor": 0,
+    "autovacuum_vacuum_threshold": 2000,
+    "autovacuum_vacuum_cost_delay": 0,
+    "autovacuum_vacuum_insert_scale_factor": 0,
+    "autovacuum_vacuum_insert_threshold": 100_000,
+}
+
+# Where a table carries its storage options, in `Table.info`, for whoever compares them with the live table.
+STORAGE_OPTIONS: Final = "faststream_outbox.storage_options"
+
+
+def make_outbox_table(
+    metadata: MetaData,
+    table_name: str = "outbox",
+    *,
+    schema: str | None = None,
+    fillfactor: int = 50,
+) -> Table:
+    """Define the outbox on your `MetaData`; your migrations create it.
+
+    `fillfactor` leaves room in each page for the claimed version of its rows, so that a claim touches no index. Half
+    the page is what payloads of 200 bytes and more need; 45 suits smaller ones, and 100 halves the disk that a
+    standing backlog takes, at three times the write-ahead log per claim.
+
+    Example:
+        metadata = MetaData()
+        outbox_table = make_outbox_table(metadata)
+
+    """
+    if isinstance(fillfactor, bool) or not isinstance(fillfactor, int) or not 10 <= fillfactor <= 100:  # noqa: PLR2004 - Postgres' own bounds
+        raise ValueError(f"fillfactor is a percentage from 10 to 100, not {fillfactor!r}.")
+    _check_identifier("table", table_name)
+    _check_identifier("NOTIFY channel", notify_channel(table_name, schema or metadata.schema))
+    options = {"fillfactor": fillfactor, **AUTOVACUUM}
+    return Table(
+        table_name,
+        metadata,
+        # Drawn one by one (CACHE 1, the default): the order of keyed rows depends on it.
+        Column("id", BigInteger, Identity(always=False), primary_key=True),
+        Column("queue", String(MAX_NAME_CHARS), nullable=False),
+        Column("entity_key", Text),
+        Column("payload", LargeBinary, nullable=False),
+        Column("headers", JSONB(none_as_null=True)),
+        Column("timer_id", String(MAX_NAME_CHARS)),
+        Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+        # What changes stands last, and only next_attempt_at is indexed: a claim is then a heap-only (HOT) update.
+        Column("next_attempt_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+        Column("acquired_at", DateTime(timezone=True)),
+        Column("acquired_token", Uuid),
+        Column(
+            "lease_expires_at",
+            DateTime(timezone=True),
+            nullable=False,
+            server_default=text("'-infinity'::timestamp with time zone"),
+        ),
+        Column("attempts_count", BigInteger, nullable=False, server_default=text("0")),
+        Column("deliveries_count", BigInteger, nullable=False, server_default=text("0")),
+        Column("first_attempt_at", DateTime(timezone=True)),
+        Column("last_attempt_at", DateTime(timezone=True)),
+        Index(
+            _index_name(table_name, "ready_idx"),
+            "queue",
+            "next_attempt_at",
+            "id",
+            postgresql_where=text("entity_key IS NULL"),
+        ),
+        Index(
+            _index_name(table_name, "key_idx"),
+            "queue",
+            "entity_key",
+            "id",
+            postgresql_where=text("entity_key IS NOT NULL"),
+        ),
+        Index(
+            _index_name(table_name, "timer_uq"),
+            "queue",
+            "timer_id",
+            unique=True,
+            postgresql_where=text("timer_id IS NOT NULL"),
+        ),
+        schema=schema,
+        info={STORAGE_OPTIONS: options},
+        **_storage_keyword(options),
+    )
+
+
+def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema: str | None = None) -> Table:
+    """Define the table that keeps rows which failed for good; a row moves here in the statement that deletes it.
+
+    Example:
+        dlq_table = make_dlq_table(metadata)
+
+    """
+    _check_identifier("table", table_name)
+    return Table(
+        table_name,
+        metadata,
+        Column("id", BigInteger, Identity(always=False), primary_key=True),
+        Column("original_id", BigInteger, nullable=False),
+        Column("queue", String(MAX_NAME_CHARS), nullable=False),
+        Column("entity_key", Text),
+        Column("payload", LargeBinary, nullable=False),
+        Column("headers", JSONB(none_as_null=True)),
+        Column("timer_id", String(MAX_NAME_CHARS)),
+        Column("attempts_count", BigInteger, nullable=False, server_default=text("0")),
+        Column("deliveries_count", BigInteger, nullable=False, server_default=text("0")),
+        Column("created_at", DateTime(timezone=True), nullable=False),
+        Column("first_attempt_at", DateTime(timezone=True)),
+        Column("last_attempt_at", DateTime(timezone=True)),
+        Column("failed_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+        Column("failure_reason", String(64), nullable=False),
+        Column("last_exception", Text),
+        Index(_index_name(table_name, "queue_failed_idx"), "queue", "failed_at"),
+        schema=schema,
+    )
+
+
+def outbox_autovacuum_ddl(
+    table_name: str = "outbox",
+    *,
+    schema: str | None = None,
+    vacuum_threshold: int = AUTOVACUUM["autovacuum_vacuum_threshold"],
+    insert_threshold: int = AUTOVACUUM["autovacuum_vacuum_insert_threshold"],
+    vacuum_cost_delay: int | None = AUTOVACUUM["autovacuum_vacuum_cost_delay"],
+    vacuum_cost_limit: int | None = None,
+) -> str:
+    """Write the `ALTER TABLE` that gives an existing table the autovacuum settings a new one is created with.
+
+    Example:
+        op.execute(outbox_autovacuum_ddl("outbox"))  # in an Alembic migration
+
+    """
+    options: dict[str, int | None] = {
+        **AUTOVACUUM,
+        "autovacuum_vacuum_threshold": vacuum_threshold,
+        "autovacuum_vacuum_insert_threshold": insert_threshold,
+        "autovacuum_vacuum_cost_delay": vacuum_cost_delay,
+        "autovacuum_vacuum_cost_limit": vacuum_cost_limit,
+    }
+    for name, value in options.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ValueError(f"{name} takes a whole number from 0 up, not {value!r}.")
+    settings = ", ".join(f"{name} = {value}" for name, value in options.items() if value is not None)
+    return f"ALTER TABLE {quoted_name(table_name, schema)} SET ({settings})"
+
+
+def notify_channel(table_name: str, schema: str | None = None) -> str:
+    """Name the channel that wakes the subscribers of a table."""
+    return f"outbox_{schema}_{table_name}" if schema else f"outbox_{table_name}"
+
+
+def quoted_name(table_name: str, schema: str | None = None) -> str:
+    """Quote a table's name as Postgres wants it, schema first where there is one."""
+    quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]  # SQLAlchemy's own gap
+    return f"{quote(schema)}.{quote(table_name)}" if schema else quote(table_name)
+
+
+def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:
+    if "with" in dict(postgresql.dialect.construct_arguments or ())[Table]:
+        return {"postgresql_with": dict(options)}
+    # SQLAlchemy 2.0 has no keyword for storage options, but writes what follows USING as it is given.
+    settings = ", ".join(f"{name} = {value}" for name, value in options.items())
+    return {"postgresql_using": f"heap WITH ({settings})"}
+
+
+def _index_name(table_name: str, suffix: str) -> str:
+    return _check_identifier("index", f"{table_name}_{suffix}")
+
+
+def _check_identifier(kind: str, name: str) -> str:
+    if not name:
+        raise ValueError(f"The {kind} name is empty.")
+    if "\x00" in name:
+        raise ValueError(f"The {kind} name {name!r} holds a NUL character, which Postgres cannot store.")
+    length = len(name.encode())
+    if length > MAX_IDENTIFIER_BYTES:
+        raise ValueError(
+            f"The {kind} name {name!r} is {length} bytes long and Postgres keeps only {MAX_IDENTIFIER_BYTES}: "
+            f"choose a table name that is {length - MAX_IDENTIFIER_BYTES} bytes shorter."
+        )
+    return name
