@@ -1,0 +1,183 @@
+"""The outbox at its lowest: single operations on rows, for programs that do their own consuming.
+
+Each takes the connection it runs on. Inside an open transaction it takes part in it; otherwise it commits by itself.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from faststream_outbox.storage import (
+    Ack,
+    ClaimCursor,
+    Dead,
+    Lease,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    PostgresStore,
+    Retry,
+    SessionOrConnection,
+    Settlement,
+    Store,
+    StoreConnection,
+    TimerConflict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryEntry:
+    """One row's share of a batch of retries."""
+
+    message_id: int
+    acquired_token: UUID
+    delay_seconds: float
+    attempts_count: int
+    first_attempt_at: datetime
+    last_attempt_at: datetime
+
+
+class AbstractOutboxClient(ABC):
+    """What a client does, on whatever store; the batch forms do the work, the single forms call them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @abstractmethod
+    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+        """Return the lane that runs on the caller's connection."""
+
+    async def insert(
+        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+    ) -> int | None:
+        """Insert one row; None when its timer is already waiting."""
+        return await self.store.insert(session, row, timer_conflict=timer_conflict)
+
+    async def insert_batch(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+        """Insert rows in one statement; ids in the order of the rows."""
+        return await self.store.insert_many(session, rows)
+
+    async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None) -> bool:
+        """Delete a timer that is not in flight."""
+        return await self.store.cancel_timer(session, queue=queue, timer_id=timer_id)
+
+    async def fetch_unprocessed(
+        self, *, session: SessionOrConnection | None, queue: str | None = None, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Read rows without leasing them."""
+        return await self.store.read(session, queue=queue, limit=limit)
+
+    async def fetch(
+        self, conn: AsyncConnection | None, queues: Sequence[str], *, limit: int, lease_ttl_seconds: float
+    ) -> list[OutboxRow]:
+        """Lease up to `limit` due rows, those whose lease ran out last."""
+        lane = self._lane(conn)
+        rows = (await lane.claim(ClaimCursor(queues), limit=limit, lease_seconds=lease_ttl_seconds)).rows
+        while len(rows) < limit:
+            suspects = (await lane.claim_suspect(queues, lease_seconds=lease_ttl_seconds)).rows
+            if not suspects:
+                break
+            rows.extend(suspects)
+        return rows
+
+    async def delete_with_lease(
+        self, conn: AsyncConnection | None, message_id: int, acquired_token: UUID, *, dead: Dead | None = None
+    ) -> bool:
+        """Delete one row, with `dead` into the dead-letter table; False when its lease was lost."""
+        return bool(await self._settle(conn, [Settlement(Lease(message_id, acquired_token), dead or Ack())]))
+
+    async def delete_batch_with_lease(
+        self, conn: AsyncConnection | None, pairs: Iterable[tuple[int, UUID]]
+    ) -> set[int]:
+        """Delete rows in one round trip; returns the ids whose lease still held."""
+        return await self._settle(conn, [Settlement(Lease(*pair), Ack()) for pair in pairs])
+
+    async def mark_pending_with_lease(
+        self,
+        conn: AsyncConnection | None,
+        message_id: int,
+        acquired_token: UUID,
+        *,
+        delay_seconds: float,
+        attempts_count: int,
+        first_attempt_at: datetime,
+        last_attempt_at: datetime,
+    ) -> bool:
+        """Reschedule one row; False when its lease was lost."""
+        entry = _RetryEntry(
+            message_id, acquired_token, delay_seconds, attempts_count, first_attempt_at, last_attempt_at
+        )
+        return bool(await self.mark_pending_batch_with_lease(conn, [entry]))
+
+    async def mark_pending_batch_with_lease(
+        self, conn: AsyncConnection | None, entries: Sequence[_RetryEntry]
+    ) -> set[int]:
+        """Reschedule rows in one round trip, each after its own delay; returns the ids whose lease still held."""
+        return await self._settle(conn, [Settlement(_lease(entry), _retry(entry)) for entry in entries])
+
+    async def _settle(self, conn: AsyncConnection | None, settlements: Sequence[Settlement]) -> set[int]:
+        lane = self._lane(conn)  # refuses a missing connection, even for nothing
+        if not settlements:
+            return set()
+        settled = await lane.settle(settlements)
+        for error in settled.failed.values():
+            raise error
+        return {lease.row_id for lease in settled.held}
+
+    async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
+        """Raise `RuntimeError` with everything that the live tables lack."""
+        await self.store.validate_schema(check_autovacuum=check_autovacuum)
+
+    async def ping(self) -> bool:
+        """Tell whether the store answers."""
+        try:
+            async with self.store.connect() as lane:
+                await lane.ping()
+        except Exception:  # noqa: BLE001 - whatever the reason, it does not answer
+            return False
+        return True
+
+
+class OutboxClient(AbstractOutboxClient):
+    """The client on Postgres.
+
+    Example:
+        client = OutboxClient(engine, outbox_table)
+        async with engine.connect() as conn:
+            for row in await client.fetch(conn, ["orders"], limit=10, lease_ttl_seconds=60):
+                await client.delete_with_lease(conn, row.id, row.acquired_token)
+
+    """
+
+    store: PostgresStore
+
+    def __init__(self, engine: AsyncEngine | None, outbox_table: Table, *, dlq_table: Table | None = None) -> None:
+        super().__init__(PostgresStore(engine, outbox_table, dlq_table=dlq_table))
+
+    @property
+    def engine(self) -> AsyncEngine | None:
+        """The engine; the caller's, to begin and to end."""
+        return self.store.engine
+
+    @property
+    def table(self) -> Table:
+        """The outbox table."""
+        return self.store.outbox_table
+
+    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+        if not isinstance(conn, AsyncConnection):
+            raise TypeError(f"OutboxClient needs a live AsyncConnection, not {type(conn).__name__}: engine.connect().")
+        return self.store.borrow(conn)
+
+
+def _lease(entry: _RetryEntry) -> Lease:
+    return Lease(entry.message_id, entry.acquired_token)
+
+
+def _retry(entry: _RetryEntry) -> Outcome:
+    return Retry(entry.delay_seconds, entry.attempts_count, entry.first_attempt_at, entry.last_attempt_at)

@@ -1,0 +1,41 @@
+"""Everything that speaks SQL, and the contract it keeps; nothing outside this room does."""
+
+from faststream_outbox.storage.base import (
+    Claim,
+    QueueStats,
+    SessionOrConnection,
+    Store,
+    StoreConnection,
+    TimerConflict,
+)
+from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.memory import MemoryStore
+from faststream_outbox.storage.outcomes import Ack, Dead, FailureReason, Outcome, Retry, Settled, Settlement
+from faststream_outbox.storage.postgres import PostgresStore
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.schema import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
+
+__all__ = [
+    "Ack",
+    "Claim",
+    "ClaimCursor",
+    "Dead",
+    "FailureReason",
+    "Lease",
+    "MemoryStore",
+    "NewRow",
+    "OutboxRow",
+    "Outcome",
+    "PostgresStore",
+    "QueueStats",
+    "Retry",
+    "SessionOrConnection",
+    "Settled",
+    "Settlement",
+    "Store",
+    "StoreConnection",
+    "TimerConflict",
+    "make_dlq_table",
+    "make_outbox_table",
+    "outbox_autovacuum_ddl",
+]

@@ -1,0 +1,126 @@
+"""The contract of a store: what can be done with rows, whatever holds them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.outcomes import Settled, Settlement
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+
+TimerConflict = Literal["ignore", "extend"]
+
+# What a caller publishes through; a store that knows no transactions takes None.
+SessionOrConnection = AsyncSession | AsyncConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one claim brought.
+
+    `expires_at` is on this process's monotonic clock, counted from before the claim was sent: past it a row may be
+    somebody else's, whatever the clocks of others say. `more` tells that another claim is likely to bring rows.
+    """
+
+    rows: list[OutboxRow]
+    expires_at: float
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row."""
+
+    queue: str
+    ready: int
+    scheduled: int
+    in_flight: int
+    expired: int
+    dead: int
+    oldest_ready_age: float | None
+    oldest_age: float | None
+
+
+class StoreConnection(ABC):
+    """One lane to the store, for one loop; its operations commit by themselves, each in one statement."""
+
+    @abstractmethod
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        """Lease up to `limit` due rows that nobody has claimed since they were last free."""
+
+    @abstractmethod
+    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
+        """Lease one row whose lease ran out, alone, because it may have ended the process that held it."""
+
+    @abstractmethod
+    async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
+        """Lengthen leases; what does not come back has been lost."""
+
+    @abstractmethod
+    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
+        """Give back rows that were not started, their delivery uncounted; a suspect stays one."""
+
+    @abstractmethod
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+        """Write outcomes, one statement per kind. A row that makes its statement fail is set apart, not the batch."""
+
+    @abstractmethod
+    async def next_due(self, queues: Sequence[str]) -> float | None:
+        """Tell in how many seconds the next row that is not yet due will be; None when there is none."""
+
+    @abstractmethod
+    async def stats(self) -> list[QueueStats]:
+        """Count every queue's rows; reads the whole table."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Return if the store answers, raise if it does not."""
+
+
+class Store(ABC):
+    """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
+
+    @abstractmethod
+    async def insert(
+        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+    ) -> int | None:
+        """Insert one row; None when its timer is already waiting, which `extend` moves to the later deadline."""
+
+    @abstractmethod
+    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+        """Insert rows in one statement; the ids come in the order of the rows. Timers go one by one."""
+
+    @abstractmethod
+    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
+        """Delete a timer that is not in flight; False when it is, or is not there."""
+
+    @abstractmethod
+    async def read(
+        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Read rows in the order of their ids, without leasing them."""
+
+    @abstractmethod
+    def connect(self) -> AbstractAsyncContextManager[StoreConnection]:
+        """Open a lane of the store's own."""
+
+    @abstractmethod
+    async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
+        """Raise `RuntimeError` with everything that the live tables lack, and the DDL that mends it."""
+
+
+def refuse_timers(rows: Sequence[NewRow]) -> None:
+    """Refuse what a batch cannot promise: which of its timers were already waiting."""
+    for row in rows:
+        if row.timer_id is not None:
+            raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
+
+
+def check_timer_conflict(value: Any) -> None:
+    """Refuse a word that is not a `TimerConflict`."""
+    if value not in ("ignore", "extend"):
+        raise ValueError(f'timer_conflict is "ignore" or "extend", not {value!r}.')

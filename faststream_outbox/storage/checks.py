@@ -1,0 +1,115 @@
+"""What may enter a row: every value that Postgres would refuse is refused here, before a transaction is touched."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from faststream_outbox.storage.schema import MAX_NAME_CHARS
+
+# Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
+MAX_DELAY: Final = timedelta(days=36_525)
+
+
+def check_name(what: str, value: object) -> str:
+    """Return a queue name, timer id or ordering key that fits its column."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__}: {value!r}.")
+    if not value:
+        raise ValueError(f"{what} is empty: give it a name.")
+    if len(value) > MAX_NAME_CHARS:
+        raise ValueError(f"{what} has {len(value)} characters and the column holds {MAX_NAME_CHARS}: {value[:40]!r}…")
+    _check_text(what, value)
+    return value
+
+
+def check_payload(value: object) -> bytes:
+    """Return the payload as `bytes`."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+
+
+def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
+    """Encode headers as the JSON object that a `jsonb` column takes."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers is a mapping of names to values, not {type(headers).__name__}.")
+    for name in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"A header's name is a str, not {type(name).__name__}: {name!r}.")
+    for text in _texts(headers):
+        _check_text("A header", text)
+    try:
+        return json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"headers cannot be stored as JSON: {error}. Use strings, finite numbers, booleans, None."
+        ) from error
+
+
+def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) -> tuple[float | None, float | None]:
+    """Return (delay in seconds, instant as epoch seconds); at most one is set."""
+    if activate_in is not None and activate_at is not None:
+        raise ValueError("Give activate_in or activate_at, not both.")
+    if activate_in is not None:
+        if not isinstance(activate_in, timedelta):
+            raise TypeError(f"activate_in is a timedelta, not {type(activate_in).__name__}: timedelta(seconds=…).")
+        if not timedelta(0) <= activate_in <= MAX_DELAY:
+            raise ValueError(f"activate_in lies between 0 and {MAX_DELAY.days} days, and {activate_in!r} does not.")
+        return activate_in.total_seconds(), None
+    if activate_at is not None:
+        if not isinstance(activate_at, datetime):
+            raise TypeError(f"activate_at is a datetime, not {type(activate_at).__name__}.")
+        if activate_at.utcoffset() is None:
+            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=datetime.UTC).")
+        if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
+            raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
+        return None, (activate_at.astimezone(UTC) - _EPOCH) / timedelta(seconds=1)
+    return None, None
+
+
+def check_seconds(what: str, value: object, *, least: float = 0.0) -> float:
+    """Return a finite number of seconds, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}: {value!r}.")
+    if not math.isfinite(value) or value < least:
+        raise ValueError(f"{what} is a finite number of seconds from {least:g} up, not {value!r}.")
+    return float(value)
+
+
+def check_count(what: str, value: object) -> int:
+    """Return a whole number from 1 up."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} is a whole number, not {type(value).__name__}: {value!r}.")
+    if value < 1:
+        raise ValueError(f"{what} is 1 or more, not {value!r}.")
+    return value
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _check_text(what: str, value: str) -> None:
+    if "\x00" in value:
+        raise ValueError(f"{what} holds a NUL character, which Postgres cannot store: {value[:40]!r}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} holds a lone surrogate, which Postgres cannot store: {value[:40]!r}.") from error
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(name)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

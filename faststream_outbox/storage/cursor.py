@@ -1,0 +1,96 @@
+"""Where a claimer stands in its queues: how much it asks of each, and behind which dead entries it starts."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from faststream_outbox.storage.checks import check_name
+from faststream_outbox.storage.rows import OutboxRow, Position
+
+BEGINNING: Final[Position] = (-math.inf, 0)
+
+# A sweep reads whatever lies dead at the front of a queue. It may take a twentieth of the time, no more.
+SWEEP_SHARE: Final = 20
+# The longest that a late commit or an expired lease waits for a sweep, however slow sweeps have become.
+MAX_SWEEP_INTERVAL: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """One claim's questions, in the order in which the queues are asked; `quotas[i]` is the most that queue i gives."""
+
+    queues: tuple[str, ...]
+    quotas: tuple[int, ...]
+    starts: tuple[Position, ...]
+    limit: int
+    sweep: bool
+
+
+class ClaimCursor:
+    """The memory of one claimer between its claims. Nothing depends on it but speed and fairness.
+
+    *Fairness*: a queue that gave all it was asked for is busy. Busy queues share the limit among themselves, the
+    others are asked first and for their equal share, so neither a bulk queue nor forty quiet ones starve anybody.
+
+    *Watermark*: a claim starts at the smallest position of the one before, past the index entries of rows that are
+    gone; while somebody holds an old snapshot nobody may remove those, and reading them each time costs more with
+    each row. What appears below the mark (a commit that came late, a row that was released) is found by a sweep.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self.queues = tuple(dict.fromkeys(check_name("queue", queue) for queue in queues))
+        if not self.queues:
+            raise ValueError("A claim needs at least one queue.")
+        self._busy: set[str] = set()
+        self._marks = dict.fromkeys(self.queues, BEGINNING)
+        self._turn = 0
+        self._sweep_at = -math.inf
+        self._sweep_took = math.inf
+
+    def plan(self, limit: int, now: float) -> ClaimPlan:
+        """Decide what to ask of which queue; `now` is the monotonic clock."""
+        self._turn = (self._turn + 1) % len(self.queues)
+        ring = self.queues[self._turn :] + self.queues[: self._turn]
+        # Stable: within the quiet and within the busy ones the ring's order stands, and it turns with every claim.
+        order = sorted(ring, key=self._busy.__contains__)
+        quiet_share = math.ceil(limit / len(order))
+        busy_share = math.ceil(limit / max(1, len(self._busy)))
+        sweep = now >= self._sweep_at
+        return ClaimPlan(
+            queues=tuple(order),
+            quotas=tuple(busy_share if queue in self._busy else quiet_share for queue in order),
+            starts=tuple(BEGINNING if sweep else self._marks[queue] for queue in order),
+            limit=limit,
+            sweep=sweep,
+        )
+
+    def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
+        """Take note of what a claim brought; tell whether more is likely to be there."""
+        taken = Counter(row.queue for row in rows)
+        left = plan.limit
+        for queue, quota in zip(plan.queues, plan.quotas, strict=True):
+            if left <= 0:
+                break  # not asked any more: what was known of it stands
+            left -= taken[queue]
+            if taken[queue] >= quota:
+                self._busy.add(queue)
+            elif left > 0:
+                self._busy.discard(queue)
+        lowest: dict[str, Position] = {}
+        for row in rows:
+            lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))
+        self._marks.update(lowest)
+        if plan.sweep:
+            took = ended - began
+            # The quicker of the last two: one hiccup must not put the next sweep off.
+            self._sweep_at = ended + min(SWEEP_SHARE * min(took, self._sweep_took), MAX_SWEEP_INTERVAL)
+            self._sweep_took = took
+        return len(rows) >= plan.limit or any(
+            taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True)
+        )
+
+    def restart(self) -> None:
+        """Forget the marks: the next claim sweeps."""
+        self._sweep_at = -math.inf

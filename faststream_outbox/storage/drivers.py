@@ -1,0 +1,125 @@
+"""How a statement reaches Postgres: through the bare driver on our connections, through SQLAlchemy on others'."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from faststream_outbox.storage.statements import BACKEND_PID, PLANNER_SETTINGS, RESET_CONFIG, SET_CONFIG, Statement
+
+DRIVERS: Final = ("asyncpg", "psycopg")
+
+Records = Sequence[Sequence[Any]]
+
+
+class Executor(Protocol):
+    """Runs statements one by one, each in a transaction of its own unless it was given one."""
+
+    async def fetch(self, statement: Statement, *args: Any) -> Records:
+        """Run a statement and return what it returns."""
+
+
+class AsyncpgExecutor:
+    """A bare asyncpg connection, outside any transaction: one round trip a statement."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, *args: Any) -> Records:
+        """Run a statement and return what it returns."""
+        records: Records = await self._connection.fetch(statement.text, *args)
+        return records
+
+    def connected_to(self) -> int:
+        """Tell which server process the connection was told it talks to."""
+        pid: int = self._connection.get_server_pid()
+        return pid
+
+
+class PsycopgExecutor:
+    """A bare psycopg connection in autocommit: one round trip a statement."""
+
+    def __init__(self, connection: Any) -> None:
+        from psycopg import AsyncRawCursor  # noqa: PLC0415 - an optional dependency, here by the engine's own choice
+
+        self._connection = connection
+        self._new_cursor = AsyncRawCursor
+
+    async def fetch(self, statement: Statement, *args: Any) -> Records:
+        """Run a statement and return what it returns."""
+        async with self._new_cursor(self._connection) as cursor:
+            await cursor.execute(statement.text, args, binary=True)
+            records: Records = await cursor.fetchall()
+            return records
+
+    def connected_to(self) -> int:
+        """Tell which server process the connection was told it talks to."""
+        pid: int = self._connection.info.backend_pid
+        return pid
+
+
+class BorrowedExecutor:
+    """Somebody else's `AsyncConnection`: inside its transaction where one is open, else in one of its own."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, *args: Any) -> Records:
+        """Run a statement and return what it returns."""
+        connection = self._connection
+        # A savepoint, so that a statement that fails leaves the caller's transaction usable.
+        transaction = connection.begin_nested() if connection.in_transaction() else connection.begin()
+        async with transaction:
+            return await connection.run_sync(run_on, statement, *args)
+
+
+def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
+    """Run a statement in the transaction that is open on a synchronous connection; asynchronous ones `run_sync` it."""
+    if connection.dialect.paramstyle == "numeric_dollar":
+        return connection.exec_driver_sql(statement.text, args).fetchall()
+    named = {f"p{number}": value for number, value in enumerate(args, start=1)}
+    return connection.exec_driver_sql(statement.pyformat, named).fetchall()
+
+
+def check_engine(engine: AsyncEngine) -> None:
+    """Refuse an engine whose driver the store does not speak."""
+    dialect, driver = engine.dialect.name, engine.dialect.driver
+    if dialect != "postgresql" or driver not in DRIVERS:
+        raise ValueError(
+            f"The outbox lives in Postgres, through asyncpg or psycopg 3, and this engine is for {dialect}+{driver}. "
+            'Use create_async_engine("postgresql+asyncpg://…") or "postgresql+psycopg://…".'
+        )
+
+
+@asynccontextmanager
+async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
+    """Take a connection from the engine's pool and set it up for claims and settles; give it back as it was."""
+    check_engine(engine)
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        driver_connection = (await connection.get_raw_connection()).driver_connection
+        executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
+        # Behind a pooler the next statement may run on another server connection: settings would not hold there, and
+        # would leak to others. A pooler answers for itself when it is asked whom one talks to.
+        direct = (await executor.fetch(BACKEND_PID))[0][0] == executor.connected_to()
+        try:
+            if direct:
+                await executor.fetch(SET_CONFIG, list(PLANNER_SETTINGS), list(PLANNER_SETTINGS.values()))
+            yield executor
+            if direct:
+                await executor.fetch(RESET_CONFIG, list(PLANNER_SETTINGS))
+        except BaseException:
+            # Whatever state it is in, the pool must not hand it to anybody.
+            await connection.invalidate()
+            raise
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return the five characters by which Postgres names an error; empty where there are none."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) else ""

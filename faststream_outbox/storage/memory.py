@@ -1,0 +1,286 @@
+"""The store in memory, for the tests of users: the same contract, without a database and without transactions."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count, islice
+from operator import attrgetter
+from typing import Final
+from uuid import uuid4
+
+from faststream_outbox.storage.base import (
+    Claim,
+    QueueStats,
+    SessionOrConnection,
+    Store,
+    StoreConnection,
+    TimerConflict,
+    check_timer_conflict,
+    refuse_timers,
+)
+from faststream_outbox.storage.checks import check_count, check_name, check_seconds
+from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.outcomes import (
+    Ack,
+    Dead,
+    FailureReason,
+    Outcome,
+    Retry,
+    Settled,
+    Settlement,
+    clean_exception_text,
+)
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
+
+_NO_LEASE: Final = float("-inf")
+
+
+@dataclass(slots=True)
+class DeadRow:
+    """What the dead-letter table keeps of a row."""
+
+    original_id: int
+    row: OutboxRow
+    failed_at: datetime
+    failure_reason: FailureReason
+    last_exception: str | None
+
+
+class MemoryStore(Store):
+    """Rows in a dict. A session is accepted and ignored: what is inserted is there at once, and nothing rolls back.
+
+    `clock` returns epoch seconds and stands for the database's; a test moves it instead of waiting.
+    """
+
+    def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
+        self.rows: dict[int, OutboxRow] = {}
+        self.dead: list[DeadRow] = []
+        self.clock = clock
+        self._keep_dead = keep_dead
+        self._ids = count(1)
+
+    async def insert(
+        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+    ) -> int | None:
+        """Insert one row."""
+        del session
+        check_timer_conflict(timer_conflict)
+        waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
+        if waiting is None:
+            return self.add(row)
+        if timer_conflict == "extend" and waiting.lease_expires_epoch <= self.clock():
+            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, self._due(row))
+        return None
+
+    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+        """Insert rows."""
+        del session
+        refuse_timers(rows)
+        return [self.add(row) for row in rows]
+
+    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
+        """Delete a timer that is not in flight."""
+        del session
+        check_name("queue", queue)
+        check_name("timer_id", timer_id)
+        waiting = self._timer(queue, timer_id)
+        if waiting is None or waiting.lease_expires_epoch > self.clock():
+            return False
+        del self.rows[waiting.id]
+        return True
+
+    async def read(
+        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Read rows without leasing them."""
+        del session
+        check_count("limit", limit)
+        wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
+        return [replace(row) for row in islice(wanted, limit)]
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[StoreConnection]:
+        """Open a lane; there may be any number."""
+        yield MemoryConnection(self)
+
+    async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
+        """Refuse: there is no schema here that could be wrong."""
+        del check_autovacuum
+        raise NotImplementedError("The memory store has no schema: validate against a real Postgres.")
+
+    def bury(self, row: OutboxRow, outcome: Dead) -> None:
+        """Move a row to the dead ones, as the dead-letter table would keep it."""
+        del self.rows[row.id]
+        if not self._keep_dead:
+            return
+        if outcome.attempts_count is not None:
+            row.attempts_count = outcome.attempts_count
+        if outcome.first_attempt_at is not None:
+            row.first_attempt_epoch = outcome.first_attempt_at.timestamp()
+        if outcome.last_attempt_at is not None:
+            row.last_attempt_epoch = outcome.last_attempt_at.timestamp()
+        text = clean_exception_text(outcome.last_exception)
+        self.dead.append(DeadRow(row.id, row, to_datetime(self.clock()), outcome.reason, text))
+
+    def _timer(self, queue: str, timer_id: str) -> OutboxRow | None:
+        return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
+
+    def _due(self, row: NewRow) -> float:
+        return row.due_epoch if row.due_epoch is not None else self.clock() + (row.delay_seconds or 0.0)
+
+    def add(self, row: NewRow) -> int:
+        """Put a row in, and return its id."""
+        row_id = next(self._ids)
+        self.rows[row_id] = OutboxRow(
+            id=row_id,
+            queue=row.queue,
+            entity_key=row.key,
+            payload=row.payload,
+            headers_json=row.headers_json,
+            timer_id=row.timer_id,
+            created_epoch=self.clock(),
+            next_attempt_epoch=self._due(row),
+            acquired_epoch=None,
+            acquired_token=None,
+            lease_expires_epoch=_NO_LEASE,
+            attempts_count=0,
+            deliveries_count=0,
+            first_attempt_epoch=None,
+            last_attempt_epoch=None,
+        )
+        return row_id
+
+
+class MemoryConnection(StoreConnection):
+    """One lane to a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        """Lease up to `limit` due rows."""
+        check_count("limit", limit)
+        began, now = time.monotonic(), self._store.clock()
+        plan = cursor.plan(limit, began)
+        ready: list[OutboxRow] = []
+        for queue, quota in zip(plan.queues, plan.quotas, strict=True):
+            free = (row for row in self._due(queue, now) if row.acquired_token is None)
+            ready.extend(islice(free, min(quota, limit - len(ready))))
+        rows = self._lease(ready, lease_seconds, now)
+        rows.sort(key=attrgetter("position"))
+        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        return Claim(rows, began + lease_seconds, more)
+
+    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
+        """Lease one row whose lease ran out."""
+        began, now = time.monotonic(), self._store.clock()
+        expired = (
+            row
+            for queue in queues
+            for row in self._due(queue, now)
+            if row.acquired_token is not None and row.lease_expires_epoch <= now
+        )
+        rows = self._lease(list(islice(expired, 1)), lease_seconds, now)
+        for row in rows:
+            row.suspect = True
+        return Claim(rows, began + lease_seconds, more=bool(rows))
+
+    def _due(self, queue: str, now: float) -> list[OutboxRow]:
+        due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
+        return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
+
+    def _lease(self, rows: list[OutboxRow], lease_seconds: float, now: float) -> list[OutboxRow]:
+        seconds, token = check_seconds("lease_seconds", lease_seconds), uuid4()
+        for row in rows:
+            row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
+            row.deliveries_count += 1
+        # Copies: what a handler does to its row does not reach the store.
+        return [replace(row) for row in rows]
+
+    async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
+        """Lengthen leases."""
+        seconds = check_seconds("lease_seconds", lease_seconds)
+        held = {lease: row for lease in leases if (row := self._held(lease)) is not None}
+        for row in held.values():
+            row.lease_expires_epoch = self._store.clock() + seconds
+        return frozenset(held)
+
+    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
+        """Give back rows that were not started."""
+        released = set()
+        for given in rows:
+            row = self._held(given.lease)
+            if row is None or given.lease in released:
+                continue
+            released.add(given.lease)
+            row.deliveries_count -= 1
+            row.acquired_epoch = None
+            row.acquired_token = row.acquired_token if given.suspect else None
+            row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
+        return frozenset(released)
+
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+        """Write outcomes."""
+        held = set()
+        for settlement in settlements:
+            row = self._held(settlement.lease)
+            if row is not None:
+                self._apply(row, settlement.outcome)
+                held.add(settlement.lease)
+        return Settled(frozenset(held))
+
+    def _apply(self, row: OutboxRow, outcome: Outcome) -> None:
+        now = self._store.clock()
+        match outcome:
+            case Ack():
+                del self._store.rows[row.id]
+            case Dead():
+                self._store.bury(row, outcome)
+            case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
+                row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+                row.next_attempt_epoch = now + outcome.bounded_delay
+                row.attempts_count = attempts_count
+                if first_attempt_at is not None:
+                    row.first_attempt_epoch = first_attempt_at.timestamp()
+                elif row.first_attempt_epoch is None:
+                    row.first_attempt_epoch = now
+                row.last_attempt_epoch = now if last_attempt_at is None else last_attempt_at.timestamp()
+
+    def _held(self, lease: Lease) -> OutboxRow | None:
+        row = self._store.rows.get(lease.row_id)
+        return row if row is not None and row.acquired_token == lease.token else None
+
+    async def next_due(self, queues: Sequence[str]) -> float | None:
+        """Tell in how many seconds the next scheduled row is due."""
+        now = self._store.clock()
+        later = (
+            row.next_attempt_epoch - now
+            for row in self._store.rows.values()
+            if row.queue in queues and row.entity_key is None and row.next_attempt_epoch > now
+        )
+        return min(later, default=None)
+
+    async def stats(self) -> list[QueueStats]:
+        """Count every queue's rows."""
+        queues = {row.queue for row in self._store.rows.values()} | {dead.row.queue for dead in self._store.dead}
+        return [self._queue_stats(queue) for queue in sorted(queues)]
+
+    def _queue_stats(self, queue: str) -> QueueStats:
+        now = self._store.clock()
+        rows = [row for row in self._store.rows.values() if row.queue == queue]
+        ready = [r.next_attempt_epoch for r in rows if r.acquired_token is None and r.next_attempt_epoch <= now]
+        return QueueStats(
+            queue=queue,
+            ready=len(ready),
+            scheduled=sum(row.acquired_token is None and row.next_attempt_epoch > now for row in rows),
+            in_flight=sum(row.acquired_token is not None and row.lease_expires_epoch > now for row in rows),
+            expired=sum(row.acquired_token is not None and row.lease_expires_epoch <= now for row in rows),
+            dead=sum(dead.row.queue == queue for dead in self._store.dead),
+            oldest_ready_age=now - min(ready) if ready else None,
+            oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
+        )
+
+    async def ping(self) -> None:
+        """Return: memory answers."""

@@ -1,0 +1,84 @@
+"""What became of a claimed row, as values: `Ack`, `Retry`, `Dead`, and the answer to having written them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+from faststream_outbox.storage.checks import MAX_DELAY
+from faststream_outbox.storage.rows import Lease
+
+FailureReason = Literal["max_deliveries", "retry_terminal", "rejected"]
+
+# Enough for a traceback's telling end; a row is not a log file.
+MAX_EXCEPTION_BYTES: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Handled: the row is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
+
+    The attempt's times are the database's `now()` where they are left out.
+    """
+
+    delay_seconds: float
+    attempts_count: int
+    first_attempt_at: datetime | None = None
+    last_attempt_at: datetime | None = None
+
+    @property
+    def bounded_delay(self) -> float:
+        """The delay as Postgres can add it: what a strategy got wrong must not keep the row from being settled."""
+        return min(max(0.0, self.delay_seconds), MAX_DELAY.total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Failed for good: moved to the dead-letter table where there is one, else deleted.
+
+    What is left out stays as the row has it.
+    """
+
+    reason: FailureReason
+    last_exception: str | None = None
+    attempts_count: int | None = None
+    first_attempt_at: datetime | None = None
+    last_attempt_at: datetime | None = None
+
+
+Outcome = Ack | Retry | Dead
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One outcome, to be written under one lease."""
+
+    lease: Lease
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settle wrote. A lease that is in neither part had been lost, and its row was left alone."""
+
+    held: frozenset[Lease] = frozenset()
+    failed: Mapping[Lease, Exception] = field(default_factory=dict)
+
+
+def clean_exception_text(text: str | None) -> str | None:
+    """Make any text storable: no NUL, no lone surrogate, at most 8 KiB, cut in the middle."""
+    if text is None:
+        return None
+    if len(text) > 2 * MAX_EXCEPTION_BYTES:  # do not encode megabytes to keep kilobytes
+        text = text[:MAX_EXCEPTION_BYTES] + text[-MAX_EXCEPTION_BYTES:]
+    data = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")
+    if len(data) > MAX_EXCEPTION_BYTES:
+        mark = b"\n[...]\n"
+        half = (MAX_EXCEPTION_BYTES - len(mark)) // 2
+        data = data[:half] + mark + data[-half:]
+    return data.decode(errors="ignore")

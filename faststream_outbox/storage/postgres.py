@@ -1,0 +1,277 @@
+"""The store on Postgres."""
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from operator import attrgetter, itemgetter
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import uuid4
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from faststream_outbox.storage.base import (
+    Claim,
+    QueueStats,
+    SessionOrConnection,
+    Store,
+    StoreConnection,
+    TimerConflict,
+    check_timer_conflict,
+    refuse_timers,
+)
+from faststream_outbox.storage.checks import check_count, check_name, check_seconds
+from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.drivers import (
+    BorrowedExecutor,
+    Executor,
+    Records,
+    check_engine,
+    open_executor,
+    run_on,
+    sqlstate,
+)
+from faststream_outbox.storage.outcomes import Ack, Dead, Retry, Settled, Settlement, clean_exception_text
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.statements import PING, Statement, Statements
+
+# Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
+# trigger's veto (P0). All else (a lost connection, a missing table) concerns every row alike.
+_ROW_ERRORS: Final = ("22", "23", "54", "P0")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class PostgresStore(Store):
+    """The rows of one outbox table, and of its dead-letter table where there is one.
+
+    Example:
+        store = PostgresStore(engine, outbox_table)
+        async with session_factory() as session, session.begin():
+            await store.insert(session, NewRow("orders", b"1"))
+
+    """
+
+    def __init__(self, engine: AsyncEngine | None, outbox_table: Table, *, dlq_table: Table | None = None) -> None:
+        if engine is not None:
+            check_engine(engine)
+        self.engine = engine
+        self.outbox_table = outbox_table
+        self.dlq_table = dlq_table
+        self._statements = Statements(outbox_table, dlq_table)
+
+    async def insert(
+        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+    ) -> int | None:
+        """Insert one row, in the caller's transaction."""
+        check_timer_conflict(timer_conflict)
+        return await _run(session, self.insert_sync, row, timer_conflict)
+
+    def insert_sync(
+        self, session: Session | Connection, row: NewRow, timer_conflict: TimerConflict = "ignore"
+    ) -> int | None:
+        """Insert one row through a synchronous session or connection."""
+        if row.key is not None and isinstance(session, Session):
+            session.flush()  # order begins here: what the message tells of is written before its place is drawn
+        statements, keyed = self._statements, row.key is not None
+        if row.timer_id is None:
+            statement = statements.insert_keyed if keyed else statements.insert
+        elif timer_conflict == "ignore":
+            statement = statements.insert_keyed_timer if keyed else statements.insert_timer
+        else:
+            statement = statements.extend_keyed_timer if keyed else statements.extend_timer
+        values = (row.queue, row.key, row.payload, row.headers_json, row.timer_id, row.delay_seconds, row.due_epoch)
+        records = self._execute(session, statement, *values)
+        return next((row_id for row_id, inserted in records if inserted), None)
+
+    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+        """Insert rows in one statement, in the caller's transaction."""
+        refuse_timers(rows)
+        return await _run(session, self.insert_many_sync, rows) if rows else []
+
+    def insert_many_sync(self, session: Session | Connection, rows: Sequence[NewRow]) -> list[int]:
+        """Insert rows in one statement through a synchronous session or connection."""
+        if isinstance(session, Session) and any(row.key is not None for row in rows):
+            session.flush()
+        columns = zip(
+            *((r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows), strict=True
+        )
+        records = self._execute(session, self._statements.insert_many, *map(list, columns))
+        # Ids are drawn in the order of the rows; RETURNING promises no order, so the numbers themselves tell it.
+        return sorted(row_id for (row_id,) in records)
+
+    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
+        """Delete a timer that is not in flight, in the caller's transaction."""
+        check_name("queue", queue)
+        check_name("timer_id", timer_id)
+        return bool(await _run(session, self._execute, self._statements.cancel_timer, queue, timer_id))
+
+    async def read(
+        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Read rows without leasing them, in the caller's transaction."""
+        check_count("limit", limit)
+        records = await _run(session, self._execute, self._statements.read, queue, limit)
+        return [OutboxRow(*record) for record in records]
+
+    def _execute(self, session: Session | Connection, statement: Statement, *args: Any) -> Records:
+        if isinstance(session, Session):
+            session = session.connection(bind_arguments={"clause": self.outbox_table})
+        return run_on(session, statement, *args)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[StoreConnection]:
+        """Take a connection from the engine's pool."""
+        if self.engine is None:
+            raise RuntimeError("This store has no engine, so it can only publish: OutboxBroker(engine, …) to consume.")
+        async with open_executor(self.engine) as executor:
+            yield PostgresConnection(executor, self._statements)
+
+    def borrow(self, connection: AsyncConnection) -> StoreConnection:
+        """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
+        return PostgresConnection(BorrowedExecutor(connection), self._statements)
+
+    async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
+        """Compare the live tables with what the statements need; needs Alembic."""
+        from faststream_outbox.storage.validation import validate_schema  # noqa: PLC0415 - Alembic is optional
+
+        if self.engine is None:
+            raise RuntimeError("This store has no engine to ask: OutboxBroker(engine, …) to validate the schema.")
+        await validate_schema(self.engine, self.outbox_table, self.dlq_table, check_autovacuum=check_autovacuum)
+
+
+class PostgresConnection(StoreConnection):
+    """One lane to the outbox table."""
+
+    def __init__(self, executor: Executor, statements: Statements) -> None:
+        self._executor = executor
+        self._statements = statements
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        """Lease up to `limit` due rows."""
+        check_count("limit", limit)
+        began = time.monotonic()
+        plan = cursor.plan(limit, began)
+        # To the next float below, so that rounding on the way never starts the claim after the mark.
+        starts = ([_just_below(at) for at, _ in plan.starts], [row_id for _, row_id in plan.starts])
+        asked = (list(plan.queues), list(plan.quotas), *starts, limit)
+        rows = await self._lease(self._statements.claim, lease_seconds, *asked)
+        rows.sort(key=attrgetter("position"))
+        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        return Claim(rows, began + lease_seconds, more)
+
+    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
+        """Lease one row whose lease ran out."""
+        began = time.monotonic()
+        rows = await self._lease(self._statements.claim_suspect, lease_seconds, list(queues))
+        for row in rows:
+            row.suspect = True
+        return Claim(rows, began + lease_seconds, more=bool(rows))
+
+    async def _lease(self, statement: Statement, lease_seconds: float, *args: Any) -> list[OutboxRow]:
+        seconds = check_seconds("lease_seconds", lease_seconds)
+        return [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+
+    async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
+        """Lengthen leases."""
+        held = sorted(set(leases))
+        if not held:
+            return frozenset()
+        seconds = check_seconds("lease_seconds", lease_seconds)
+        return _leases(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
+
+    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
+        """Give back rows that were not started."""
+        given = sorted({(*row.lease, row.suspect) for row in rows})
+        if not given:
+            return frozenset()
+        return _leases(await self._executor.fetch(self._statements.release, *_columns(given)))
+
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+        """Write outcomes, one statement per kind."""
+        statements = self._statements
+        batches: dict[Statement, list[tuple[Any, ...]]] = {}
+        first_verdicts = {s.lease: s.outcome for s in reversed(list(settlements))}
+        for lease, outcome in sorted(first_verdicts.items(), key=itemgetter(0)):
+            values: tuple[Any, ...]
+            match outcome:
+                case Retry(attempts_count=attempts):
+                    statement = statements.retry
+                    values = (outcome.bounded_delay, attempts, *_times(outcome))
+                case Dead(reason, text, attempts) if statements.bury is not None:
+                    statement = statements.bury
+                    values = (reason, clean_exception_text(text), attempts, *_times(outcome))
+                case Ack() | Dead():
+                    statement, values = statements.delete, ()
+            batches.setdefault(statement, []).append((*lease, *values))
+        held: set[Lease] = set()
+        failed: dict[Lease, Exception] = {}
+        for statement, entries in batches.items():
+            await self._settle_or_split(statement, entries, held, failed)
+        return Settled(frozenset(held), failed)
+
+    async def _settle_or_split(
+        self, statement: Statement, entries: list[tuple[Any, ...]], held: set[Lease], failed: dict[Lease, Exception]
+    ) -> None:
+        try:
+            held |= _leases(await self._executor.fetch(statement, *_columns(entries)))
+        except Exception as error:
+            if not sqlstate(error).startswith(_ROW_ERRORS):
+                raise
+            if len(entries) == 1:
+                failed[Lease(*entries[0][:2])] = error
+                return
+            middle = len(entries) // 2
+            await self._settle_or_split(statement, entries[:middle], held, failed)
+            await self._settle_or_split(statement, entries[middle:], held, failed)
+
+    async def next_due(self, queues: Sequence[str]) -> float | None:
+        """Tell in how many seconds the next scheduled row is due."""
+        seconds: float | None = (await self._executor.fetch(self._statements.next_due, list(queues)))[0][0]
+        return seconds
+
+    async def stats(self) -> list[QueueStats]:
+        """Count every queue's rows."""
+        return [QueueStats(*record) for record in await self._executor.fetch(self._statements.stats)]
+
+    async def ping(self) -> None:
+        """Ask the server for a sign of life."""
+        await self._executor.fetch(PING)
+
+
+async def _run(
+    session: SessionOrConnection | None,
+    function: Callable[Concatenate[Any, _P], _T],
+    *args: _P.args,
+    **kwargs: _P.kwargs,
+) -> _T:
+    if not isinstance(session, AsyncSession | AsyncConnection):
+        raise TypeError(
+            f"session is the AsyncSession or AsyncConnection of your open transaction, not {type(session).__name__}: "
+            "the message is written with your own changes, or not at all."
+        )
+    return await session.run_sync(function, *args, **kwargs)
+
+
+def _just_below(at: float) -> float:
+    return math.nextafter(at, -math.inf)
+
+
+def _columns(entries: Sequence[tuple[Any, ...]]) -> Iterable[list[Any]]:
+    return map(list, zip(*entries, strict=True))
+
+
+def _leases(records: Records) -> frozenset[Lease]:
+    return frozenset(Lease(row_id, token) for row_id, token in records)
+
+
+def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
+    return _epoch(outcome.first_attempt_at), _epoch(outcome.last_attempt_at)
+
+
+def _epoch(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

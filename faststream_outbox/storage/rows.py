@@ -1,0 +1,142 @@
+"""A row on its way in (`NewRow`), a row as it was read (`OutboxRow`), and the right to settle it (`Lease`)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
+
+# When a row is due, as epoch seconds, and its id.
+Position = tuple[float, int]
+
+
+@dataclass(slots=True)
+class NewRow:
+    """A message to be inserted; a value that Postgres would refuse raises here.
+
+    Example:
+        NewRow("orders", b'{"id": 1}', headers={"content-type": "application/json"}, activate_in=timedelta(minutes=5))
+
+    """
+
+    queue: str
+    payload: bytes
+    headers: InitVar[Mapping[str, Any] | None] = None
+    key: str | None = None
+    timer_id: str | None = None
+    activate_in: InitVar[timedelta | None] = None
+    activate_at: InitVar[datetime | None] = None
+    headers_json: str | None = field(init=False)
+    delay_seconds: float | None = field(init=False)
+    due_epoch: float | None = field(init=False)
+
+    def __post_init__(
+        self, headers: Mapping[str, Any] | None, activate_in: timedelta | None, activate_at: datetime | None
+    ) -> None:
+        check_name("queue", self.queue)
+        if self.key is not None:
+            check_name("key", self.key)
+        if self.timer_id is not None:
+            check_name("timer_id", self.timer_id)
+        self.payload = check_payload(self.payload)
+        self.headers_json = encode_headers(headers)
+        self.delay_seconds, self.due_epoch = check_schedule(activate_in, activate_at)
+
+
+class Lease(NamedTuple):
+    """One claim of one row: whoever holds its token may settle it, nobody else."""
+
+    row_id: int
+    token: UUID
+
+
+@dataclass(slots=True)
+class OutboxRow:
+    """A row as the database holds it; times stay numbers, headers stay text until somebody looks.
+
+    Numbers, because Postgres knows instants that `datetime` does not (`-infinity`, years before Christ), and a driver
+    that meets one fails the whole batch.
+    """
+
+    id: int
+    queue: str
+    entity_key: str | None
+    payload: bytes
+    headers_json: str | None
+    timer_id: str | None
+    created_epoch: float
+    next_attempt_epoch: float
+    acquired_epoch: float | None
+    acquired_token: UUID | None
+    lease_expires_epoch: float
+    attempts_count: int
+    deliveries_count: int
+    first_attempt_epoch: float | None
+    last_attempt_epoch: float | None
+    # True when an earlier claim of this row ran out: its handler may have taken the process down.
+    suspect: bool = False
+
+    @property
+    def position(self) -> Position:
+        """The row's place in the order in which its queue is claimed."""
+        return self.next_attempt_epoch, self.id
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which the row was claimed."""
+        if self.acquired_token is None:
+            raise ValueError(f"Row {self.id} is not claimed.")
+        return Lease(self.id, self.acquired_token)
+
+    @property
+    def headers(self) -> dict[str, Any] | None:
+        """The headers; `ValueError` when what is stored is no JSON object."""
+        if self.headers_json is None:
+            return None
+        headers = json.loads(self.headers_json)
+        if headers is None:
+            return None
+        if not isinstance(headers, dict):
+            raise ValueError(f"The headers of row {self.id} are no JSON object: {self.headers_json[:60]}")  # noqa: TRY004 - the value stored is wrong, not an argument
+        return headers
+
+    @property
+    def created_at(self) -> datetime:
+        """When the publishing transaction began."""
+        return to_datetime(self.created_epoch)
+
+    @property
+    def next_attempt_at(self) -> datetime:
+        """When the row is, or was, due."""
+        return to_datetime(self.next_attempt_epoch)
+
+    @property
+    def acquired_at(self) -> datetime | None:
+        """When the row was claimed, by the database's clock."""
+        return None if self.acquired_epoch is None else to_datetime(self.acquired_epoch)
+
+    @property
+    def lease_expires_at(self) -> datetime:
+        """When others may claim the row, by the database's clock; the beginning of time where there is no lease."""
+        return to_datetime(self.lease_expires_epoch)
+
+    @property
+    def first_attempt_at(self) -> datetime | None:
+        """When a handler first failed on the row."""
+        return None if self.first_attempt_epoch is None else to_datetime(self.first_attempt_epoch)
+
+    @property
+    def last_attempt_at(self) -> datetime | None:
+        """When a handler last failed on the row."""
+        return None if self.last_attempt_epoch is None else to_datetime(self.last_attempt_epoch)
+
+
+def to_datetime(epoch: float) -> datetime:
+    """Turn epoch seconds into a `datetime`; what lies outside its calendar becomes its first or last instant."""
+    try:
+        return datetime.fromtimestamp(epoch, UTC)
+    except (OverflowError, ValueError):
+        return (datetime.max if epoch > 0 else datetime.min).replace(tzinfo=UTC)  # noqa: DTZ901 - the ends are meant

@@ -1,0 +1,251 @@
+"""Every statement that the Postgres store sends, written once per table.
+
+They share four habits. The lease's token is compared inside the statement, never in the caller. Time is the database's
+`now()`, and times travel as epoch seconds, because drivers fail on instants that `datetime` cannot hold. Batches come
+as sorted arrays, so rows are locked in the order of their ids (see `PLANNER_SETTINGS`). No input of a user's becomes
+part of a text: table names are quoted by the dialect, the rest are parameters.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from sqlalchemy import Table
+
+from faststream_outbox.storage.schema import quoted_name
+
+# The settings under which claims and settles are planned, on the store's own connections. A plan is made once and kept;
+# made while the table was small it would be a scan or a hash join, and the next burst of rows would meet it. So there
+# is one plan left to make: the index, probed once for each element of the arrays, in their order.
+PLANNER_SETTINGS: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
+
+# Keyed publishers lock stripes, not keys: a transaction may publish for tens of thousands of keys, and each lock takes
+# a place in a table of fixed size.
+LOCK_STRIPES: Final = 1024
+
+# How many due rows at the front of a queue are looked through for one whose lease ran out. What was claimed was at the
+# front, so it is there, or will be when the rows before it are done.
+SUSPECT_WINDOW: Final = 1000
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement with `$1`-style parameters, as asyncpg and psycopg's raw cursors take them."""
+
+    text: str
+
+    @cached_property
+    def pyformat(self) -> str:
+        """The same for drivers that take named parameters: `$1` is `%(p1)s`."""
+        return re.sub(r"\$(\d+)", r"%(p\1)s", self.text.replace("%", "%%"))
+
+
+def _epoch(column: str) -> str:
+    return f"extract(epoch FROM {column})::float8"
+
+
+# The fields of `OutboxRow`, in their order.
+_ROW: Final = ", ".join(
+    [
+        *("o.id", "o.queue", "o.entity_key", "o.payload", "o.headers::text", "o.timer_id"),
+        *(_epoch("o.created_at"), _epoch("o.next_attempt_at"), _epoch("o.acquired_at"), "o.acquired_token"),
+        *(_epoch("o.lease_expires_at"), "o.attempts_count", "o.deliveries_count"),
+        *(_epoch("o.first_attempt_at"), _epoch("o.last_attempt_at")),
+    ]
+)
+_LEASE: Final = """acquired_at = now(), deliveries_count = o.deliveries_count + 1,
+       lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
+_UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
+
+PING: Final = Statement("SELECT 1")
+BACKEND_PID: Final = Statement("SELECT pg_backend_pid()")
+SET_CONFIG: Final = Statement(
+    "SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)"
+)
+RESET_CONFIG: Final = Statement(
+    "SELECT set_config(s.name, s.reset_val, false) FROM pg_settings s WHERE s.name = ANY ($1::text[])"
+)
+
+
+class Statements:
+    """The statements for one outbox and, where there is one, its dead-letter table."""
+
+    def __init__(self, outbox: Table, dlq: Table | None = None) -> None:
+        self._outbox = quoted_name(outbox.name, outbox.schema)
+        self._dlq = None if dlq is None else quoted_name(dlq.name, dlq.schema)
+        # The class of this table's advisory locks: a hash, so that two tables of one database do not meet.
+        self._lock_class = zlib.crc32(self._outbox.encode()) - 2**31
+        self.insert = self._insert(keyed=False)
+        self.insert_keyed = self._insert(keyed=True)
+        self.insert_timer = self._insert(keyed=False, conflict="DO NOTHING")
+        self.insert_keyed_timer = self._insert(keyed=True, conflict="DO NOTHING")
+        extend = """DO UPDATE SET next_attempt_at = excluded.next_attempt_at
+     WHERE o.lease_expires_at <= now() AND o.next_attempt_at < excluded.next_attempt_at"""
+        self.extend_timer = self._insert(keyed=False, conflict=extend)
+        self.extend_keyed_timer = self._insert(keyed=True, conflict=extend)
+        self.insert_many = self._insert_many()
+        self.cancel_timer = self._cancel_timer()
+        self.read = self._read()
+        self.claim = self._claim()
+        self.claim_suspect = self._claim_suspect()
+        self.renew = self._renew()
+        self.release = self._release()
+        self.delete = self._delete()
+        self.retry = self._retry()
+        self.bury = None if self._dlq is None else self._bury()
+        self.next_due = self._next_due()
+        self.stats = self._stats()
+
+    def _stripe(self, queue: str, key: str) -> str:
+        return f"(hashtextextended({queue} || chr(1) || {key}, 0) & {LOCK_STRIPES - 1})::int"
+
+    def _insert(self, *, keyed: bool, conflict: str | None = None) -> Statement:
+        # A keyed row draws its id under a lock held to the caller's commit: ids of one key then follow its commits.
+        lock = f"pg_advisory_xact_lock({self._lock_class}, {self._stripe('$1::text', '$2::text')})"
+        with_lock = f"WITH locked AS MATERIALIZED (SELECT {lock})\n" if keyed else ""
+        from_lock = " FROM locked" if keyed else ""
+        on_conflict = f"\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL {conflict}" if conflict else ""
+        # xmax tells an inserted row from one that the conflict clause moved.
+        return Statement(f"""{with_lock}INSERT INTO {self._outbox} AS o
+       (queue, entity_key, payload, headers, timer_id, next_attempt_at)
+SELECT $1::text, $2::text, $3::bytea, $4::text::jsonb, $5::text,
+       coalesce(to_timestamp($7::float8), now() + make_interval(secs => $6::float8), now()){from_lock}{on_conflict}
+RETURNING o.id, o.xmax = 0""")
+
+    def _insert_many(self) -> Statement:
+        # All stripes are locked, in their order, before the sort lets the first row through to draw its id.
+        stripe = self._stripe("r.queue", "r.key")
+        return Statement(f"""WITH input AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::float8[], $6::float8[])
+           WITH ORDINALITY AS r(queue, key, payload, headers, delay, due, n)),
+locked AS MATERIALIZED (
+  SELECT count(pg_advisory_xact_lock({self._lock_class}, s.stripe)) AS n
+    FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s)
+INSERT INTO {self._outbox} (queue, entity_key, payload, headers, next_attempt_at)
+SELECT r.queue, r.key, r.payload, r.headers::jsonb,
+       coalesce(to_timestamp(r.due), now() + make_interval(secs => r.delay), now())
+  FROM locked CROSS JOIN input r ORDER BY r.n
+RETURNING id""")
+
+    def _cancel_timer(self) -> Statement:
+        # SKIP LOCKED: a row that somebody is claiming just now is in flight, and nobody waits for anybody.
+        return Statement(f"""DELETE FROM {self._outbox} o WHERE o.id = (
+  SELECT t.id FROM {self._outbox} t
+   WHERE t.queue = $1::text AND t.timer_id = $2::text AND t.lease_expires_at <= now()
+     FOR UPDATE SKIP LOCKED)
+RETURNING o.id""")
+
+    def _read(self) -> Statement:
+        return Statement(f"""SELECT {_ROW} FROM {self._outbox} o
+ WHERE $1::text IS NULL OR o.queue = $1::text ORDER BY o.id LIMIT $2::bigint""")
+
+    def _claim(self) -> Statement:
+        # Nothing is sorted above the locks, so a row is locked when it is taken and no row is locked for nothing.
+        return Statement(f"""WITH ready AS (
+  SELECT o.id FROM unnest($3::text[], $4::bigint[], $5::float8[], $6::bigint[]) AS q(queue, quota, at, id)
+   CROSS JOIN LATERAL (
+    SELECT o.id FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now() AND o.acquired_token IS NULL
+       AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
+     ORDER BY o.next_attempt_at, o.id LIMIT q.quota FOR UPDATE SKIP LOCKED) o
+   LIMIT $7::bigint)
+UPDATE {self._outbox} o SET {_LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_ROW}""")
+
+    def _claim_suspect(self) -> Statement:
+        # The conditions stand twice: the search reads a snapshot, the lock checks the newest version.
+        return Statement(f"""WITH seen AS (
+  SELECT o.id FROM unnest($3::text[]) AS q(queue)
+   CROSS JOIN LATERAL (
+    SELECT o.id, o.acquired_token, o.lease_expires_at FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
+     ORDER BY o.next_attempt_at, o.id LIMIT {SUSPECT_WINDOW}) o
+   WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()),
+one AS (
+  SELECT o.id FROM {self._outbox} o
+   WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen))
+     AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
+   LIMIT 1 FOR UPDATE SKIP LOCKED)
+UPDATE {self._outbox} o SET {_LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_ROW}""")
+
+    def _renew(self) -> Statement:
+        return Statement(f"""UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => $3::float8)
+  FROM unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+ WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+
+    def _release(self) -> Statement:
+        # A suspect keeps its token, whose lease now is over: that is what makes it one.
+        return Statement(f"""UPDATE {self._outbox} o SET acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
+       acquired_token = CASE WHEN l.suspect THEN o.acquired_token END,
+       lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
+  FROM unnest($1::bigint[], $2::uuid[], $3::bool[]) AS l(id, token, suspect)
+ WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+
+    def _delete(self) -> Statement:
+        return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+ WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+
+    def _retry(self) -> Statement:
+        return Statement(f"""UPDATE {self._outbox} o SET {_UNLEASE},
+       next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
+       first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
+       last_attempt_at = coalesce(to_timestamp(l.last_at), now())
+  FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::bigint[], $5::float8[], $6::float8[])
+       AS l(id, token, delay, attempts, first_at, last_at)
+ WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+
+    def _bury(self) -> Statement:
+        return Statement(f"""WITH gone AS (
+  DELETE FROM {self._outbox} o
+   USING unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
+         AS l(id, token, reason, exception, attempts, first_at, last_at)
+   WHERE o.id = l.id AND o.acquired_token = l.token
+  RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id, o.deliveries_count,
+            o.created_at, coalesce(l.attempts, o.attempts_count) AS attempts_count, l.reason, l.exception,
+            coalesce(to_timestamp(l.first_at), o.first_attempt_at) AS first_attempt_at,
+            coalesce(to_timestamp(l.last_at), o.last_attempt_at) AS last_attempt_at),
+kept AS (
+  INSERT INTO {self._dlq} (original_id, queue, entity_key, payload, headers, timer_id, attempts_count,
+         deliveries_count, created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception)
+  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, g.attempts_count,
+         g.deliveries_count, g.created_at, g.first_attempt_at, g.last_attempt_at, g.reason, g.exception FROM gone g)
+SELECT g.id, g.acquired_token FROM gone g""")
+
+    def _next_due(self) -> Statement:
+        return Statement(f"""SELECT min(o.at) - {_epoch("now()")} FROM unnest($1::text[]) AS q(queue)
+ CROSS JOIN LATERAL (
+  SELECT {_epoch("o.next_attempt_at")} AS at FROM {self._outbox} o
+   WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at > now()
+   ORDER BY o.next_attempt_at, o.id LIMIT 1) o""")
+
+    def _stats(self) -> Statement:
+        dead = (
+            f"SELECT d.queue, count(*) AS dead FROM {self._dlq} d GROUP BY d.queue"
+            if self._dlq
+            else "SELECT ''::text, 0 WHERE false"
+        )
+        return Statement(f"""WITH live AS (
+  SELECT o.queue,
+         count(*) FILTER (WHERE o.acquired_token IS NULL AND o.next_attempt_at <= now()) AS ready,
+         count(*) FILTER (WHERE o.acquired_token IS NULL AND o.next_attempt_at > now()) AS scheduled,
+         count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at > now()) AS in_flight,
+         count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()) AS expired,
+         min({_epoch("o.next_attempt_at")}) FILTER (WHERE o.acquired_token IS NULL
+                                                    AND o.next_attempt_at <= now()) AS due,
+         min({_epoch("o.created_at")}) AS created
+    FROM {self._outbox} o GROUP BY o.queue),
+dead(queue, dead) AS ({dead})
+SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.in_flight, 0),
+       coalesce(l.expired, 0), coalesce(d.dead, 0), {_epoch("now()")} - l.due, {_epoch("now()")} - l.created
+  FROM live l FULL JOIN dead d USING (queue) ORDER BY 1""")
