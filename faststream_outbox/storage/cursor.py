@@ -32,7 +32,8 @@ class ClaimCursor:
     """The memory of one claimer between its claims. Nothing depends on it but speed and fairness.
 
     *Fairness*: a queue that gave all it was asked for is busy. Busy queues share the limit among themselves, the
-    others are asked first and for their equal share, so neither a bulk queue nor forty quiet ones starve anybody.
+    others are asked first and for their equal share, and who waited longest comes first among its like. So neither a
+    bulk queue nor forty small ones starve anybody.
 
     *Watermark*: a claim starts at the smallest position of the one before, past the index entries of rows that are
     gone; while somebody holds an old snapshot nobody may remove those, and reading them each time costs more with
@@ -45,16 +46,13 @@ class ClaimCursor:
             raise ValueError("A claim needs at least one queue.")
         self._busy: set[str] = set()
         self._marks = dict.fromkeys(self.queues, BEGINNING)
-        self._turn = 0
+        self._waiting = list(self.queues)  # the longest unserved first
         self._sweep_at = -math.inf
         self._sweep_took = math.inf
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
         """Decide what to ask of which queue; `now` is the monotonic clock."""
-        self._turn = (self._turn + 1) % len(self.queues)
-        ring = self.queues[self._turn :] + self.queues[: self._turn]
-        # Stable: within the quiet and within the busy ones the ring's order stands, and it turns with every claim.
-        order = sorted(ring, key=self._busy.__contains__)
+        order = sorted(self._waiting, key=self._busy.__contains__)  # stable: who waits longest stays first
         quiet_share = math.ceil(limit / len(order))
         busy_share = math.ceil(limit / max(1, len(self._busy)))
         sweep = now >= self._sweep_at
@@ -78,6 +76,7 @@ class ClaimCursor:
                 self._busy.add(queue)
             elif left > 0:
                 self._busy.discard(queue)
+        self._waiting.sort(key=taken.__contains__)
         lowest: dict[str, Position] = {}
         for row in rows:
             lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))

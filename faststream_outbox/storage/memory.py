@@ -70,8 +70,9 @@ class MemoryStore(Store):
         waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
         if waiting is None:
             return self.add(row)
-        if timer_conflict == "extend" and waiting.lease_expires_epoch <= self.clock():
-            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, self._due(row))
+        now = self.clock()
+        if timer_conflict == "extend" and waiting.lease_expires_epoch <= now:
+            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))
         return None
 
     async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
@@ -127,12 +128,9 @@ class MemoryStore(Store):
     def _timer(self, queue: str, timer_id: str) -> OutboxRow | None:
         return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
 
-    def _due(self, row: NewRow) -> float:
-        return row.due_epoch if row.due_epoch is not None else self.clock() + (row.delay_seconds or 0.0)
-
     def add(self, row: NewRow) -> int:
         """Put a row in, and return its id."""
-        row_id = next(self._ids)
+        row_id, now = next(self._ids), self.clock()
         self.rows[row_id] = OutboxRow(
             id=row_id,
             queue=row.queue,
@@ -140,8 +138,8 @@ class MemoryStore(Store):
             payload=row.payload,
             headers_json=row.headers_json,
             timer_id=row.timer_id,
-            created_epoch=self.clock(),
-            next_attempt_epoch=self._due(row),
+            created_epoch=now,
+            next_attempt_epoch=_due(row, now),
             acquired_epoch=None,
             acquired_token=None,
             lease_expires_epoch=_NO_LEASE,
@@ -284,3 +282,7 @@ class MemoryConnection(StoreConnection):
 
     async def ping(self) -> None:
         """Return: memory answers."""
+
+
+def _due(row: NewRow, now: float) -> float:
+    return row.due_epoch if row.due_epoch is not None else now + (row.delay_seconds or 0.0)

@@ -1,0 +1,188 @@
+"""What Postgres says of a live table: read from the system catalogs alone, so no privilege on the table is needed."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, Table, text
+
+# An unqualified table is the one that an unqualified statement would meet: the first of its name on the search_path.
+_FIND_TABLE: Final = text("""
+SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.reloptions AS options
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = CAST(:name AS text) AND c.relkind IN ('r', 'p')
+   AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid)
+            ELSE n.nspname = CAST(:schema AS text) END
+""")
+
+# A column draws from a sequence in two ways: an identity owns its sequence, and a default depends on the one it names.
+_READ_COLUMNS: Final = text("""
+SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS not_null,
+       CAST(a.attidentity AS text) <> '' AS identity, CAST(a.attgenerated AS text) AS generated,
+       coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault) AS default,
+       s.schema AS sequence_schema, s.name AS sequence_name, s.type AS sequence_type, s.cache AS sequence_cache,
+       s.increment AS sequence_increment, s.cycles AS sequence_cycles
+  FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN LATERAL (
+    SELECT n.nspname AS schema, c.relname AS name, pg_catalog.format_type(q.seqtypid, NULL) AS type,
+           q.seqcache AS cache, q.seqincrement AS increment, q.seqcycle AS cycles
+      FROM pg_catalog.pg_sequence q
+      JOIN pg_catalog.pg_class c ON c.oid = q.seqrelid
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE q.seqrelid IN (
+       SELECT p.objid FROM pg_catalog.pg_depend p
+        WHERE p.refclassid = CAST('pg_catalog.pg_class' AS regclass) AND p.refobjid = a.attrelid
+          AND p.refobjsubid = a.attnum AND p.classid = CAST('pg_catalog.pg_class' AS regclass) AND p.deptype = 'i'
+       UNION ALL
+       SELECT p.refobjid FROM pg_catalog.pg_depend p
+        WHERE p.classid = CAST('pg_catalog.pg_attrdef' AS regclass) AND p.objid = d.oid
+          AND p.refclassid = CAST('pg_catalog.pg_class' AS regclass))
+     LIMIT 1) s ON true
+ WHERE a.attrelid = CAST(:oid AS oid) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+""")
+
+# `plain`: a valid btree over bare columns, in ascending order, with the columns' own operators and collations.
+_READ_INDEXES: Final = text("""
+SELECT c.relname AS name, pg_catalog.pg_get_indexdef(i.indexrelid) AS definition,
+       i.indisunique AS unique, i.indisprimary AS primary,
+       ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, k, false)
+               FROM generate_series(1, i.indnkeyatts) k ORDER BY k) AS columns,
+       pg_catalog.pg_get_expr(i.indpred, i.indrelid) AS predicate,
+       (SELECT p.conname FROM pg_catalog.pg_constraint p
+         WHERE p.conindid = i.indexrelid AND p.contype IN ('p', 'u', 'x')) AS constraint,
+       i.indisvalid AND i.indisready AND m.amname = 'btree' AND i.indnatts = i.indnkeyatts AND NOT EXISTS (
+         SELECT FROM unnest(CAST(i.indkey AS int2[]), CAST(i.indclass AS oid[]), CAST(i.indcollation AS oid[]),
+                            CAST(i.indoption AS int2[])) AS k(attnum, opclass, coll, option)
+           JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
+           LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+          WHERE k.option <> 0 OR NOT o.opcdefault OR a.attcollation IS DISTINCT FROM k.coll) AS plain
+  FROM pg_catalog.pg_index i
+  JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+  JOIN pg_catalog.pg_am m ON m.oid = c.relam
+ WHERE i.indrelid = CAST(:oid AS oid)
+ ORDER BY c.relname
+""")
+
+_SCHEMA_EXISTS: Final = text(
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text))"
+)
+
+_TAKEN_NAMES: Final = text("""
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND c.relname = ANY (CAST(:names AS text[]))
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSequence:
+    """The sequence that a column's values are drawn from."""
+
+    schema: str
+    name: str
+    type: str
+    cache: int
+    increment: int
+    cycles: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveColumn:
+    """A column as it stands; `generated` is `''`, `'s'` (stored) or `'v'` (virtual)."""
+
+    name: str
+    type: str
+    not_null: bool
+    identity: bool
+    generated: str
+    default: str | None
+    sequence: LiveSequence | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIndex:
+    """An index as it stands; `constraint` is the one that owns it, if any."""
+
+    name: str
+    definition: str
+    unique: bool
+    primary: bool
+    columns: tuple[str, ...]
+    predicate: str | None
+    constraint: str | None
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """A table as it stands, in the schema where it was found."""
+
+    schema: str
+    columns: dict[str, LiveColumn]
+    indexes: tuple[LiveIndex, ...]
+    options: dict[str, str]
+
+
+def read_table(connection: Connection, table: Table) -> LiveTable | None:
+    """Read how `table` stands in the database; `None` if it does not."""
+    found = connection.execute(_FIND_TABLE, {"name": table.name, "schema": table.schema}).one_or_none()
+    if found is None:
+        return None
+    return LiveTable(
+        schema=found.schema,
+        columns=_read_columns(connection, found.oid),
+        indexes=_read_indexes(connection, found.oid),
+        options=dict(option.split("=", 1) for option in found.options or ()),
+    )
+
+
+def schema_exists(connection: Connection, schema: str) -> bool:
+    """Tell whether there is a schema of this name."""
+    return bool(connection.execute(_SCHEMA_EXISTS, {"schema": schema}).scalar_one())
+
+
+def taken_names(connection: Connection, schema: str | None, names: Collection[str]) -> set[str]:
+    """Tell which of `names` a relation of the schema bears already; without a schema, of the one new tables go to."""
+    return set(connection.execute(_TAKEN_NAMES, {"schema": schema, "names": list(names)}).scalars())
+
+
+def _read_columns(connection: Connection, oid: int) -> dict[str, LiveColumn]:
+    return {
+        row.name: LiveColumn(
+            name=row.name,
+            type=row.type,
+            not_null=row.not_null,
+            identity=row.identity,
+            generated=row.generated,
+            default=row.default,
+            sequence=None
+            if row.sequence_name is None
+            else LiveSequence(
+                schema=row.sequence_schema,
+                name=row.sequence_name,
+                type=row.sequence_type,
+                cache=row.sequence_cache,
+                increment=row.sequence_increment,
+                cycles=row.sequence_cycles,
+            ),
+        )
+        for row in connection.execute(_READ_COLUMNS, {"oid": oid})
+    }
+
+
+def _read_indexes(connection: Connection, oid: int) -> tuple[LiveIndex, ...]:
+    return tuple(
+        LiveIndex(
+            name=row.name,
+            definition=row.definition,
+            unique=row.unique,
+            primary=row.primary,
+            columns=tuple(row.columns),
+            predicate=row.predicate,
+            constraint=row.constraint,
+            plain=row.plain,
+        )
+        for row in connection.execute(_READ_INDEXES, {"oid": oid})
+    )

@@ -1,0 +1,115 @@
+from uuid import uuid4
+
+from faststream_outbox.storage import Ack, Lease, NewRow, Retry, Settlement
+from tests.backends import Backend
+
+
+async def test_an_expired_row_is_a_suspect_and_claimed_alone(backend: Backend) -> None:
+    await backend.insert(*(NewRow("q", b"%d" % n) for n in range(3)))
+    first = await backend.claim("q", lease_seconds=10)
+    async with backend.store.connect() as lane:
+        assert (await lane.claim_suspect(["q"], lease_seconds=10)).rows == []
+        await backend.pass_time(11)
+        assert (await backend.claim("q")).rows == [], "an ordinary claim leaves suspects alone"
+        suspects = [await lane.claim_suspect(["q"], lease_seconds=10) for _ in range(4)]
+    assert [len(claim.rows) for claim in suspects] == [1, 1, 1, 0]
+    assert {claim.rows[0].id for claim in suspects[:3]} == {row.id for row in first.rows}
+    for claim in suspects[:3]:
+        assert claim.rows[0].suspect
+        assert claim.rows[0].deliveries_count == 2
+        assert claim.rows[0].acquired_token != first.rows[0].acquired_token
+
+
+async def test_a_suspect_of_another_queue_is_left_alone(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    await backend.claim("q", lease_seconds=1)
+    await backend.pass_time(2)
+    async with backend.store.connect() as lane:
+        assert (await lane.claim_suspect(["other"], lease_seconds=10)).rows == []
+        assert len((await lane.claim_suspect(["other", "q"], lease_seconds=10)).rows) == 1
+
+
+async def test_a_renewed_lease_lasts(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""), NewRow("q", b""))
+    kept, left = (await backend.claim("q", lease_seconds=10)).rows
+    async with backend.store.connect() as lane:
+        await backend.pass_time(6)
+        assert await lane.renew([kept.lease, kept.lease], lease_seconds=10) == {kept.lease}
+        await backend.pass_time(6)
+        claim = await lane.claim_suspect(["q"], lease_seconds=10)
+    assert [row.id for row in claim.rows] == [left.id]
+
+
+async def test_a_lost_lease_is_not_renewed(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""), NewRow("q", b""))
+    lost, held = (await backend.claim("q", lease_seconds=10)).rows
+    async with backend.store.connect() as lane:
+        await lane.renew([held.lease], lease_seconds=100)
+        await backend.pass_time(11)
+        [thief] = (await lane.claim_suspect(["q"], lease_seconds=100)).rows
+        assert thief.id == lost.id
+        everything = [lost.lease, held.lease, thief.lease, Lease(lost.id, uuid4()), Lease(10**15, lost.lease.token)]
+        assert await lane.renew(everything, lease_seconds=10) == {held.lease, thief.lease}
+
+
+async def test_an_expired_lease_that_nobody_took_can_be_renewed_and_settled(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""), NewRow("q", b""))
+    one, two = (await backend.claim("q", lease_seconds=10)).rows
+    await backend.pass_time(11)
+    async with backend.store.connect() as lane:
+        assert await lane.renew([one.lease], lease_seconds=10) == {one.lease}
+        assert (await lane.settle([Settlement(two.lease, Ack())])).held == {two.lease}
+
+
+async def test_released_rows_are_as_if_never_claimed(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"a"), NewRow("q", b"b"))
+    before = await backend.rows()
+    claim = await backend.claim("q")
+    async with backend.store.connect() as lane:
+        assert await lane.release(claim.rows) == {row.lease for row in claim.rows}
+        assert await backend.rows() == before
+        assert await lane.release(claim.rows) == frozenset(), "a released row is no longer held"
+    assert len((await backend.claim("q")).rows) == 2
+
+
+async def test_a_released_suspect_stays_a_suspect(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    await backend.claim("q", lease_seconds=1)
+    await backend.pass_time(2)
+    async with backend.store.connect() as lane:
+        suspect = await lane.claim_suspect(["q"], lease_seconds=60)
+        assert await lane.release(suspect.rows) == {suspect.rows[0].lease}
+        assert (await backend.claim("q")).rows == []
+        [again] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+    assert again.suspect
+    assert again.deliveries_count == 2, "the delivery of the released claim is not counted"
+
+
+async def test_what_others_hold_is_not_released(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    [lost] = (await backend.claim("q", lease_seconds=1)).rows
+    await backend.pass_time(2)
+    async with backend.store.connect() as lane:
+        [thief] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        assert await lane.release([lost]) == frozenset()
+    [row] = await backend.rows()
+    assert row.acquired_token == thief.acquired_token
+    assert row.deliveries_count == 2
+
+
+async def test_a_retried_suspect_is_free_again(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    await backend.claim("q", lease_seconds=1)
+    await backend.pass_time(2)
+    async with backend.store.connect() as lane:
+        [suspect] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        await lane.settle([Settlement(suspect.lease, Retry(0.0, 1))])
+    [row] = (await backend.claim("q")).rows
+    assert not row.suspect
+
+
+async def test_nothing_is_no_work(backend: Backend) -> None:
+    async with backend.store.connect() as lane:
+        assert await lane.renew([], lease_seconds=10) == frozenset()
+        assert await lane.release([]) == frozenset()
+        assert (await lane.settle([])).held == frozenset()
