@@ -5,24 +5,29 @@ running expressions on the server (defaults, sequences, the primary key, all tha
 """
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Column, Connection, DateTime, Index, LargeBinary, MetaData, String, Table
+from sqlalchemy import Column, Connection, DateTime, Index, MetaData, String, Table
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateColumn, CreateTable, DefaultClause
 from sqlalchemy.types import TEXT, VARCHAR, NullType, TypeEngine
 
-from faststream_outbox.storage.catalog import LiveColumn, LiveIndex, LiveTable, schema_exists, taken_names
+from faststream_outbox.storage.catalog import LiveColumn, LiveIndex, LiveTable, read_table, schema_exists, taken_names
+from faststream_outbox.storage.ddl import (
+    TableDdl,
+    create_table,
+    default_of,
+    index_body,
+    predicate_of,
+    quoted,
+    type_of,
+)
 from faststream_outbox.storage.schema import STORAGE_OPTIONS
 
-# A paramstyle without percent signs: with the default one each "%" of a name would be doubled, for a driver to halve.
-_DIALECT: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's own gap
-
-# What Postgres writes back for the expressions that mean the same.
+# How Postgres writes back defaults that mean what ours mean.
 _SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
 _CONSTANT: Final = re.compile(r"\(?'?(-?\w+)'?\)?(?:::[\w ]+)?")
 _NULL: Final = re.compile(r"NULL(?:::.*)?")
@@ -30,7 +35,6 @@ _NEXTVAL: Final = re.compile(r"nextval\('.+'::regclass\)")
 
 # What Postgres assumes of a table that does not say.
 _UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
-_OFF: Final = frozenset({"false", "off", "no", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,173 +49,237 @@ class Fault:
         return "\n".join([f"-- {' '.join(self.problem.split())}", *(f"{statement};" for statement in self.ddl)])
 
 
-def absent_table(connection: Connection, table: Table) -> Fault:
-    """Write the DDL of a table that is not there at all."""
-    name = _DIALECT.identifier_preparer.format_table(table)
-    create_table = str(CreateTable(table).compile(dialect=_DIALECT)).strip()
-    schema_ddl = []
-    if table.schema and not schema_exists(connection, table.schema):
-        schema_ddl.append(f"CREATE SCHEMA {_quote(table.schema)}")
-    taken = taken_names(connection, table.schema, _index_names(table))
-    index_ddl = [f"CREATE {_index_clause(index, name, taken)}" for index in _indexes(table)]
-    return Fault(f"table {name} is missing", (*schema_ddl, create_table, *index_ddl))
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was found: what fails, what vacuums too late, what leaves claims no room on their page."""
+
+    faults: list[Fault] = field(default_factory=list)
+    autovacuum: list[Fault] = field(default_factory=list)
+    fillfactor: list[Fault] = field(default_factory=list)
 
 
-class TableComparison:
-    """One table that is there, as defined and as it stands."""
+def compare_tables(connection: Connection, tables: Iterable[Table]) -> Findings:
+    """Compare each table with the live one."""
+    findings = Findings()
+    for table in tables:
+        live = read_table(connection, table)
+        if live is None:
+            findings.faults.append(_absent_table(connection, table))
+            continue
+        comparison = _TableComparison(connection, table, live)
+        findings.faults.extend(comparison.faults())
+        findings.autovacuum.extend(comparison.storage_faults("autovacuum"))
+        findings.fillfactor.extend(comparison.storage_faults("fillfactor"))
+    return findings
+
+
+def _absent_table(connection: Connection, table: Table) -> Fault:
+    with_schema = bool(table.schema) and not schema_exists(connection, str(table.schema))
+    names = taken_names(connection, table.schema, _index_names(table))
+    ddl = create_table(table, with_schema=with_schema, taken_names=names)
+    return Fault(f"table {quoted(table.name, table.schema)} is missing", tuple(ddl))
+
+
+class _TableComparison:
+    """A table that is there: as defined, and as it stands."""
 
     def __init__(self, connection: Connection, table: Table, live: LiveTable) -> None:
         self._connection = connection
         self._table = table
         self._live = live
-        self._name = _qualified(live.schema, table.name)
+        self._ddl = TableDdl(table, live)
 
     def faults(self) -> Iterator[Fault]:
         """Yield what the table lacks, in an order in which the DDL can run."""
-        changes = _ask_alembic(self._connection, self._table, self._live)
-        there = [(column, self._live.columns[column.name]) for column in self._table.columns if column.name in self._live.columns]
-        yield from (self._missing_column(column) for column in self._table.columns if ("add_column", column.name) in changes)
-        yield from (self._wrong_type(column, live) for column, live in there if ("modify_type", column.name) in changes)
+        absent, wrong_type, wrong_nullability = _ask_alembic(self._connection, self._table, self._live)
+        columns = [(column, live) for column in self._table.columns if (live := self._live.columns.get(column.name))]
+        yield from (self._absent_column(column) for column in self._table.columns if column.name in absent)
+        yield from (self._wrong_type(column, live) for column, live in columns if column.name in wrong_type)
         yield from self._primary_key_faults()
-        for column, live in there:
+        for column, live in columns:
             yield from self._sequence_faults(column, live) if column.identity else self._default_faults(column, live)
-        yield from (self._wrong_nullability(column) for column, _ in there if ("modify_nullable", column.name) in changes)
+        yield from (self._wrong_nullability(column) for column, _ in columns if column.name in wrong_nullability)
         yield from self._extra_column_faults()
         yield from self._index_faults()
 
-    def storage_fault(self, prefix: str) -> Fault | None:
-        """Say which of the storage options of this prefix differ from the defined ones."""
-        wanted = dict(self._table.info.get(STORAGE_OPTIONS, {}))
+    def storage_faults(self, prefix: str) -> Iterator[Fault]:
+        """Yield one fault for all storage options of this prefix that differ from the defined ones."""
+        wanted = {name: str(value) for name, value in self._table.info.get(STORAGE_OPTIONS, {}).items()}
         if wanted:
-            wanted["autovacuum_enabled"] = True
-        found = {option: self._live.options.get(option, _UNSET_OPTIONS.get(option)) for option in wanted}
-        differing = [
-            option for option in wanted if option.startswith(prefix) and not _same_option(wanted[option], found[option])
-        ]
-        if not differing:
-            return None
-        problem = ", ".join(f"{option} is {found[option] or 'not set'}" for option in differing)
-        settings = ", ".join(f"{option} = {str(wanted[option]).lower()}" for option in differing)
-        return Fault(f"{self._name}: {problem}", (f"ALTER TABLE {self._name} SET ({settings})",))
+            wanted["autovacuum_enabled"] = "true"
+        found = {name: self._live.options.get(name, _UNSET_OPTIONS.get(name)) for name in wanted}
+        differing = {
+            name: value
+            for name, value in wanted.items()
+            if name.startswith(prefix) and _canonical_option(value) != _canonical_option(found[name])
+        }
+        if differing:
+            problem = ", ".join(f"{name} is {found[name] or 'not set'}" for name in differing)
+            yield self._fault(problem, self._ddl.set_options(differing))
 
     def _fault(self, problem: str, *ddl: str) -> Fault:
-        return Fault(f"{self._name}: {problem}", ddl)
+        return Fault(f"{self._ddl.name}: {problem}", ddl)
 
-    def _alter(self, column: Column[Any], *actions: str) -> str:
-        return f"ALTER TABLE {self._name} " + ", ".join(f"ALTER COLUMN {_quote(column.name)} {a}" for a in actions)
-
-    def _missing_column(self, column: Column[Any]) -> Fault:
+    def _absent_column(self, column: Column[Any]) -> Fault:
         filled = column.nullable or column.server_default is not None
-        return self._fault(
-            f"column {column.name} is missing" + ("" if filled else " (existing rows, if any, need a value first)"),
-            f"ALTER TABLE {self._name} ADD COLUMN {CreateColumn(column).compile(dialect=_DIALECT)}",
-        )
+        hint = "" if filled else " (if there are rows, they need a value first)"
+        return self._fault(f"column {column.name} is missing{hint}", self._ddl.add_column(column))
 
     def _wrong_type(self, column: Column[Any], live: LiveColumn) -> Fault:
-        name, wanted = _quote(column.name), column.type.compile(dialect=_DIALECT)
-        match column.type:
-            case LargeBinary():  # a cast would read backslashes as escapes
-                using = f"convert_to({name}::text, 'UTF8')"
-            case String():  # a cast to varchar(n) would cut what is too long
-                using = f"{name}::text"
-            case _:
-                using = f"{name}::{wanted}"
-        actions = [f"TYPE {wanted} USING {using}"]
-        if live.default and not live.generated and not column.identity:
-            # The old default may have no cast to the new type.
-            default = _default_of(column)
-            actions = ["DROP DEFAULT", *actions, *([f"SET DEFAULT {default}"] if default else [])]
-        return self._fault(f"column {column.name} is {live.type}, not {wanted}", self._alter(column, *actions))
+        problem = f"column {column.name} is {live.type}, not {type_of(column)}"
+        return self._fault(problem, self._ddl.change_type(column, live))
 
     def _wrong_nullability(self, column: Column[Any]) -> Fault:
         if column.nullable:
-            return self._fault(f"column {column.name} is NOT NULL, but may be empty", self._alter(column, "DROP NOT NULL"))
-        name = _quote(column.name)
-        fill = [f"UPDATE {self._name} SET {name} = DEFAULT WHERE {name} IS NULL"] if _default_of(column) else []
-        return self._fault(f"column {column.name} is not NOT NULL", *fill, self._alter(column, "SET NOT NULL"))
+            drop = self._ddl.alter_column(column.name, "DROP NOT NULL")
+            return self._fault(f"column {column.name} is NOT NULL, and must take NULL", drop)
+        return self._fault(f"column {column.name} takes NULL, and must not", *self._ddl.set_not_null(column))
 
     def _default_faults(self, column: Column[Any], live: LiveColumn) -> Iterator[Fault]:
-        wanted = _default_of(column)
+        wanted = default_of(column)
+        set_default = self._ddl.alter_column(column.name, f"SET DEFAULT {wanted}" if wanted else "DROP DEFAULT")
         if live.generated == "v":
-            yield self._fault(
-                f"column {column.name} is generated and cannot be written",
-                f"ALTER TABLE {self._name} DROP COLUMN {_quote(column.name)}, "
-                f"ADD COLUMN {CreateColumn(column).compile(dialect=_DIALECT)}",
-            )
-            return
-        plain = not (live.generated or live.identity)
-        if plain and _canonical(live.default) == _canonical(wanted):
-            return
-        if plain and wanted is None and not column.nullable:
-            return  # a default that is never used: every INSERT of ours fills the column
-        release = ["DROP EXPRESSION"] if live.generated else ["DROP IDENTITY"] if live.identity else []
-        set_default = [f"SET DEFAULT {wanted}"] if wanted else [] if release else ["DROP DEFAULT"]
-        found = "an expression" if live.generated else "an identity" if live.identity else live.default or "missing"
-        yield self._fault(
-            f"the default of column {column.name} is {found}, not {wanted or 'NULL'}",
-            *(self._alter(column, action) for action in (*release, *set_default)),
-        )
+            yield self._fault(f"column {column.name} is generated", self._ddl.recreate_column(column))
+        elif live.generated:
+            release = self._ddl.alter_column(column.name, "DROP EXPRESSION")
+            yield self._fault(f"column {column.name} is generated", release, *([set_default] if wanted else []))
+        elif wanted is None and not column.nullable:
+            pass  # a default is never used: each INSERT of ours fills the column
+        elif _canonical_default(live.default) != _canonical_default(wanted):
+            problem = f"the default of column {column.name} is {live.default or 'missing'}, not {wanted or 'NULL'}"
+            yield self._fault(problem, set_default)
 
     def _sequence_faults(self, column: Column[Any], live: LiveColumn) -> Iterator[Fault]:
         sequence = live.sequence
         if sequence is None or not (live.identity or _NEXTVAL.fullmatch(live.default or "")):
-            name = _quote(column.name)
-            literal = "'" + self._name.replace("'", "''") + "'"
-            yield self._fault(
-                f"column {column.name} is not drawn from a sequence",
-                self._alter(column, *(["DROP DEFAULT"] if live.default else []), "ADD GENERATED BY DEFAULT AS IDENTITY"),
-                f"SELECT setval(pg_get_serial_sequence({literal}, '{column.name}'), greatest(max({name}), 0) + 1, false) "
-                f"FROM {self._name}",
-            )
+            problem = f"column {column.name} is not drawn from a sequence"
+            yield self._fault(problem, *self._ddl.add_identity(column, live))
             return
-        clauses = {
-            "CACHE 1": ("numbers are drawn ahead, so they do not follow the order of rows", sequence.cache > 1),
-            "AS bigint": (f"it ends where {sequence.type} does", sequence.type != "bigint"),
-            "NO CYCLE": ("it begins again at its end", sequence.cycles),
-            "INCREMENT BY 1 NO MINVALUE NO MAXVALUE START WITH 1 RESTART": ("it counts down", sequence.increment < 0),
-        }
-        name = _qualified(sequence.schema, sequence.name)
-        for clause, (problem, wrong) in clauses.items():
+        name = quoted(sequence.name, sequence.schema)
+        for wrong, problem, mending in (
+            (sequence.cache > 1, "hands out numbers ahead, so that they break the order of rows", "CACHE 1"),
+            (sequence.type != "bigint", f"ends where {sequence.type} does", "AS bigint"),
+            (sequence.cycles, "begins anew at its end", "NO CYCLE"),
+        ):
             if wrong:
-                yield self._fault(f"sequence {name} of {column.name}: {problem}", f"ALTER SEQUENCE {name} {clause}")
+                yield self._fault(f"sequence {name} {problem}", f"ALTER SEQUENCE {name} {mending}")
+        if sequence.increment < 0:
+            yield self._fault(f"sequence {name} counts down", *self._ddl.count_upwards(column, name))
 
     def _primary_key_faults(self) -> Iterator[Fault]:
         wanted = tuple(column.name for column in self._table.primary_key.columns)
         found = next((index for index in self._live.indexes if index.primary), None)
-        if found and found.columns == wanted:
-            return
-        constraint = self._table.primary_key.name
-        named = f"CONSTRAINT {_DIALECT.identifier_preparer.format_constraint(self._table.primary_key)} " if constraint else ""
-        drop = [f"DROP CONSTRAINT {_quote(found.constraint)}"] if found and found.constraint else []
-        columns = ", ".join(map(_quote, wanted))
-        actions = ", ".join([*drop, f"ADD {named}PRIMARY KEY ({columns})"])
-        yield self._fault(f"the primary key is not ({columns})", f"ALTER TABLE {self._name} {actions}")
+        if found is None or found.columns != wanted:
+            problem = f"the primary key is {found.definition if found else 'missing'}, not on {', '.join(wanted)}"
+            yield self._fault(problem, self._ddl.set_primary_key(found))
 
     def _extra_column_faults(self) -> Iterator[Fault]:
-        for column in self._live.columns.values():
-            filled = column.default is not None or column.identity or column.generated
-            if column.name not in self._table.columns and column.not_null and not filled:
-                yield self._fault(
-                    f"column {column.name} is none of the outbox's, and is NOT NULL without a default: no row can be added",
-                    f"ALTER TABLE {self._name} ALTER COLUMN {_quote(column.name)} DROP NOT NULL",
-                )
+        for live in self._live.columns.values():
+            filled = live.default is not None or live.identity or live.generated
+            if live.name not in self._table.columns and live.not_null and not filled:
+                problem = f"column {live.name} is not ours and NOT NULL without a default, so no row can be added"
+                yield self._fault(problem, self._ddl.alter_column(live.name, "DROP NOT NULL"))
 
     def _index_faults(self) -> Iterator[Fault]:
-        missing = [index for index in _indexes(self._table) if not any(_fits(index, live) for live in self._live.indexes)]
         own = {live.name: live for live in self._live.indexes}
         taken = taken_names(self._connection, self._live.schema, _index_names(self._table)) - own.keys()
-        for index in missing:
-            create = _index_clause(index, self._name, taken, concurrently="CONCURRENTLY ")
-            wrong = own.get(str(index.name))
-            if wrong is None:
-                yield self._fault(f"there is no {create.replace('CONCURRENTLY ', '')}", f"CREATE {create}")
+        for index in sorted(self._table.indexes, key=lambda index: str(index.name)):
+            if any(_fits(index, live) for live in self._live.indexes):
                 continue
-            drop = (
-                f"ALTER TABLE {self._name} DROP CONSTRAINT {_quote(wrong.constraint)}"
-                if wrong.constraint
-                else f"DROP INDEX CONCURRENTLY {_qualified(self._live.schema, wrong.name)}"
-            )
-            state = "differs" if wrong.plain else "differs or is invalid"
-            yield self._fault(f"index {wrong.name} {state}: {wrong.definition}", drop, f"CREATE {create}")
+            create = self._ddl.create_index(index, taken)
+            wanted = f"{'unique ' if index.unique else ''}index {index_body(index)}"
+            namesake = own.get(str(index.name))
+            if namesake:
+                problem = f"{wanted} is missing; the one of its name is another, or invalid: {namesake.definition}"
+                yield self._fault(problem, self._ddl.drop_index(namesake), create)
+            else:
+                yield self._fault(f"{wanted} is missing", create)
 
 
+def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of the columns that are absent, of another type, of another nullability."""
+    # The copy holds only what is asked. With defaults in it Alembic would compare identities and sequences too, and
+    # fails on some pairs of them.
+    copy = MetaData()
+    bare = (Column(column.name, column.type, nullable=column.nullable) for column in table.columns)
+    Table(table.name, copy, *bare, schema=live.schema)
+    # Alembic speaks of the connection's default schema as None.
+    schema = None if live.schema == connection.dialect.default_schema_name else live.schema
+    absent: set[str] = set()
+    wrong_type: set[str] = set()
+    wrong_nullability: set[str] = set()
+
+    def include_name(name: str | None, type_: str, _parents: object) -> bool:
+        return name == {"schema": schema, "table": table.name}.get(type_, name)
+
+    def include_object(_item: object, name: str, type_: str, reflected: bool, found: object) -> bool:
+        if type_ == "column" and isinstance(found, Column) and isinstance(found.type, NullType):
+            wrong_type.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
+        return type_ == "table" or (type_ == "column" and not reflected)
+
+    options = {
+        "include_schemas": True,
+        "include_name": include_name,
+        "include_object": include_object,
+        "compare_type": _compare_type,
+        "compare_server_default": False,
+    }
+    differences = compare_metadata(MigrationContext.configure(connection, opts=options), copy)
+    for difference in differences:
+        for change in difference if isinstance(difference, list) else [difference]:
+            match change:
+                case ("add_column", _, _, Column(name=name)):
+                    absent.add(name)
+                case ("modify_type", _, _, name, *_):
+                    wrong_type.add(name)
+                case ("modify_nullable", _, _, name, *_):
+                    wrong_nullability.add(name)
+    return absent, wrong_type, wrong_nullability
+
+
+def _compare_type(
+    _context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]
+) -> bool | None:
+    """Judge where Alembic is too strict or too lax: true for different, false for equal, `None` to let it judge."""
+    if isinstance(wanted, String) and isinstance(found, String) and type(found) in {VARCHAR, TEXT}:
+        # A wider text holds all that ours holds.
+        return found.length is not None and (wanted.length is None or found.length < wanted.length)
+    if isinstance(wanted, DateTime) and isinstance(found, postgresql.TIMESTAMP) and found.precision not in {None, 6}:
+        # Rounded to less than microseconds, `now()` may lie in the future.
+        return True
+    return None
+
+
+def _canonical_default(expression: str | None) -> str | None:
+    if expression is None or _NULL.fullmatch(expression):
+        return None
+    constant = _CONSTANT.fullmatch(expression)
+    bare = constant[1] if constant else expression
+    return _SAME_DEFAULT.get(bare, bare)
+
+
+def _canonical_option(value: str | None) -> str | float | None:
+    if value is None:
+        return None
+    if value.lower() in {"true", "on", "yes"}:
+        return 1.0
+    if value.lower() in {"false", "off", "no"}:
+        return 0.0
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _fits(index: Index, live: LiveIndex) -> bool:
+    predicate = predicate_of(index)
+    return (
+        live.plain
+        and live.unique == bool(index.unique)
+        and live.columns == tuple(column.name for column in index.columns)
+        and live.predicate == (f"({predicate})" if predicate else None)
+    )
+
+
+def _index_names(table: Table) -> list[str]:
+    return [str(index.name) for index in table.indexes]

@@ -17,13 +17,13 @@ from sqlalchemy import Table
 from faststream_outbox.storage.schema import quoted_name
 
 # The settings under which claims and settles are planned, on the store's own connections. A plan is made once and kept;
-# made while the table was small it would be a scan or a hash join, and the next burst of rows would meet it. So there
-# is one plan left to make: the index, probed once for each element of the arrays, in their order.
+# made while the table was small it would be a scan of all of it, and the next burst of rows would meet it. So one plan
+# is left to make: the index probed for each element of the array, hashed with the array's other columns.
 PLANNER_SETTINGS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
+    "enable_nestloop": "off",
     "enable_mergejoin": "off",
     "enable_sort": "off",
     "jit": "off",
@@ -65,6 +65,9 @@ _ROW: Final = ", ".join(
 )
 _LEASE: Final = """acquired_at = now(), deliveries_count = o.deliveries_count + 1,
        lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
+# The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
+# visits, and locks, in the order of ids; a plain join may as well walk the whole index.
+_HELD: Final = "o.id = ANY ($1::bigint[]) AND o.id = l.id AND o.acquired_token = l.token"
 _UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
 
 PING: Final = Statement("SELECT 1")
@@ -182,7 +185,7 @@ UPDATE {self._outbox} o SET {_LEASE}
     def _renew(self) -> Statement:
         return Statement(f"""UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => $3::float8)
   FROM unnest($1::bigint[], $2::uuid[]) AS l(id, token)
- WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+ WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _release(self) -> Statement:
         # A suspect keeps its token, whose lease now is over: that is what makes it one.
@@ -190,11 +193,11 @@ UPDATE {self._outbox} o SET {_LEASE}
        acquired_token = CASE WHEN l.suspect THEN o.acquired_token END,
        lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
   FROM unnest($1::bigint[], $2::uuid[], $3::bool[]) AS l(id, token, suspect)
- WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+ WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
- WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+ WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _retry(self) -> Statement:
         return Statement(f"""UPDATE {self._outbox} o SET {_UNLEASE},
@@ -203,14 +206,14 @@ UPDATE {self._outbox} o SET {_LEASE}
        last_attempt_at = coalesce(to_timestamp(l.last_at), now())
   FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::bigint[], $5::float8[], $6::float8[])
        AS l(id, token, delay, attempts, first_at, last_at)
- WHERE o.id = l.id AND o.acquired_token = l.token RETURNING l.id, l.token""")
+ WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _bury(self) -> Statement:
         return Statement(f"""WITH gone AS (
   DELETE FROM {self._outbox} o
    USING unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
          AS l(id, token, reason, exception, attempts, first_at, last_at)
-   WHERE o.id = l.id AND o.acquired_token = l.token
+   WHERE {_HELD}
   RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id, o.deliveries_count,
             o.created_at, coalesce(l.attempts, o.attempts_count) AS attempts_count, l.reason, l.exception,
             coalesce(to_timestamp(l.first_at), o.first_attempt_at) AS first_attempt_at,

@@ -1,0 +1,151 @@
+"""What Postgres makes of the statements: a probe of an index for each element, whatever its statistics say."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from faststream_outbox.storage import Ack, Settlement
+from faststream_outbox.storage.statements import PLANNER_SETTINGS, Statement, Statements
+from tests.backends import PostgresBackend
+
+TOKEN = "11111111-1111-1111-1111-111111111111"  # noqa: S105 - a lease, no password
+IDS = f"ARRAY{list(range(1, 501))}::bigint[]"
+TOKENS = f"array_fill('{TOKEN}'::uuid, ARRAY[500])"
+NUMBERS = "array_fill(1::float8, ARRAY[500])"
+COUNTS = "array_fill(1::bigint, ARRAY[500])"
+TEXTS = "array_fill('x'::text, ARRAY[500])"
+MARKS = "ARRAY['-infinity', 0]::float8[], ARRAY[0, 0]::bigint[]"
+
+ARGUMENTS = {
+    "claim": f"'{TOKEN}', 60, ARRAY['q', 'other'], ARRAY[50, 50], {MARKS}, 100",
+    "claim_suspect": f"'{TOKEN}', 60, ARRAY['q', 'other']",
+    "renew": f"{IDS}, {TOKENS}, 60",
+    "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
+    "delete": f"{IDS}, {TOKENS}",
+    "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
+    "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
+    "next_due": "ARRAY['q', 'other']",
+    "cancel_timer": "'q', 't'",
+}
+IN_CALLERS_TRANSACTION = {"cancel_timer"}  # where the settings are the user's
+
+
+@pytest.fixture
+def driver() -> str:
+    """Plans are the server's; one driver will do."""
+    return "asyncpg"
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+async def explain(
+    connection: AsyncConnection, statement: Statement, arguments: str, *, mode: str
+) -> list[dict[str, Any]]:
+    """Run a statement under EXPLAIN ANALYZE as a prepared one, and take its effects back."""
+    await connection.execute(text(f"SET plan_cache_mode = force_{mode}_plan"))
+    await connection.exec_driver_sql(f"PREPARE s AS {statement.text}")
+    savepoint = await connection.begin_nested()
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s({arguments})"
+    plan = (await connection.exec_driver_sql(explained)).scalar_one()
+    await savepoint.rollback()
+    await connection.execute(text("DEALLOCATE s"))
+    return list(nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
+
+
+def check_probes_only(plan: list[dict[str, Any]], *, sorts_at_most: int = 0) -> None:
+    scans = [node for node in plan if node.get("Relation Name") == "outbox" and "Scan" in node["Node Type"]]
+    assert scans, "the table is read"
+    for node in scans:
+        assert node["Node Type"] in ("Index Scan", "Index Only Scan"), node
+        assert "Index Cond" in node, "a range of the index, not all of it"
+    for node in plan:
+        if node["Node Type"] in ("Sort", "Incremental Sort"):
+            assert node["Actual Rows"] <= sorts_at_most, "the backlog is sorted"
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> None:
+    await postgres.fill(300_000, due="now() - random() * interval '1 day'")
+    await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}', lease_expires_at = now() WHERE id <= 500")
+    await postgres.run("ANALYZE outbox")
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    async with postgres.engine.connect() as connection:
+        for settings in ({}, PLANNER_SETTINGS):
+            for name, value in settings.items():
+                await connection.execute(text(f"SET {name} = {value}"))
+            for name, arguments in ARGUMENTS.items():
+                plan = await explain(connection, getattr(statements, name), arguments, mode=mode)
+                check_probes_only(plan)
+        await connection.rollback()
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("rows", [0, 1, 30, 2000])
+async def test_a_plan_made_while_the_table_was_small_suits_a_large_one(
+    postgres: PostgresBackend, rows: int, analyzed: bool
+) -> None:
+    await postgres.fill(rows)
+    if analyzed:
+        await postgres.run("ANALYZE outbox")
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    async with postgres.engine.connect() as connection:
+        for name, value in PLANNER_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = {value}"))
+        for name in ARGUMENTS.keys() - IN_CALLERS_TRANSACTION:
+            plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
+            check_probes_only(plan)
+
+
+async def test_batches_lock_in_the_order_of_ids(postgres: PostgresBackend) -> None:
+    """The index is probed with an array, which it visits in its own order, and nothing above disturbs that."""
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    await postgres.fill(50)
+    async with postgres.engine.connect() as connection:
+        for name, value in PLANNER_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = {value}"))
+        for name in ("renew", "release", "delete", "retry", "bury"):
+            plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
+            kinds = [node["Node Type"] for node in plan if not node.get("Subplan Name", "").startswith("CTE kept")]
+            join = next(node for node in plan if node["Node Type"] == "Hash Join")
+            outer, hashed = join["Plans"]
+            assert {outer["Node Type"], hashed["Plans"][0]["Node Type"]} == {"Index Scan", "Function Scan"}
+            assert "Nested Loop" not in kinds
+            assert "Sort" not in kinds
+            if outer["Node Type"] == "Index Scan":
+                assert outer["Index Name"] == "outbox_pkey"
+                assert outer["Index Cond"].startswith("(id = ANY")
+
+
+async def test_rows_are_locked_in_the_order_of_ids(postgres: PostgresBackend) -> None:
+    """The same, seen from outside: while one row is held, the rows after it are still free."""
+    await postgres.fill(50)
+    rows = (await postgres.claim("q")).rows
+    held, ids = rows[20].id, sorted(row.id for row in rows)
+    free = "SELECT id FROM outbox ORDER BY id FOR UPDATE SKIP LOCKED"
+    async with postgres.engine.connect() as holder, postgres.engine.connect() as watcher:
+        for operation in ("renew", "settle"):
+            await holder.execute(text("SELECT 1 FROM outbox WHERE id = :id FOR UPDATE"), {"id": held})
+            async with postgres.store.connect() as lane:
+                if operation == "renew":
+                    work = asyncio.create_task(lane.renew([row.lease for row in rows], lease_seconds=60))
+                else:
+                    work = asyncio.create_task(lane.settle(Settlement(row.lease, Ack()) for row in reversed(rows)))
+                async with asyncio.timeout(30):
+                    while True:
+                        unlocked = [row_id for (row_id,) in await watcher.execute(text(free))]
+                        await watcher.rollback()
+                        if unlocked == ids[21:]:
+                            break
+                        assert not work.done()
+                await holder.rollback()
+                await work
+    assert await postgres.rows() == []
