@@ -10,7 +10,16 @@ from faststream_outbox.storage.base import (
 )
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory import MemoryStore
-from faststream_outbox.storage.outcomes import Ack, Dead, FailureReason, Outcome, Retry, Settled, Settlement
+from faststream_outbox.storage.outcomes import (
+    Ack,
+    Dead,
+    FailureReason,
+    Outcome,
+    Retry,
+    Settled,
+    SettleInterruptedError,
+    Settlement,
+)
 from faststream_outbox.storage.postgres import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
@@ -30,6 +39,7 @@ __all__ = [
     "QueueStats",
     "Retry",
     "SessionOrConnection",
+    "SettleInterruptedError",
     "Settled",
     "Settlement",
     "Store",

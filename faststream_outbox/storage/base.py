@@ -66,7 +66,10 @@ class StoreConnection(ABC):
 
     @abstractmethod
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
-        """Write outcomes, one statement per kind. A row that makes its statement fail is set apart, not the batch."""
+        """Write outcomes, one statement per kind; a row that makes its statement fail is set apart, not the batch.
+
+        `SettleInterruptedError` when the store stopped answering on the way.
+        """
 
     @abstractmethod
     async def next_due(self, queues: Sequence[str]) -> float | None:

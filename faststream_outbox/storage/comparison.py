@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Column, Connection, DateTime, Index, MetaData, String, Table
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Column, Connection, Index, MetaData, String, Table
 from sqlalchemy.types import TEXT, VARCHAR, NullType, TypeEngine
 
 from faststream_outbox.storage.catalog import LiveColumn, LiveIndex, LiveTable, read_table, schema_exists, taken_names
@@ -23,7 +22,7 @@ from faststream_outbox.storage.ddl import (
     index_body,
     predicate_of,
     quoted,
-    type_of,
+    type_name,
 )
 from faststream_outbox.storage.schema import STORAGE_OPTIONS
 
@@ -126,7 +125,7 @@ class _TableComparison:
         return self._fault(f"column {column.name} is missing{hint}", self._ddl.add_column(column))
 
     def _wrong_type(self, column: Column[Any], live: LiveColumn) -> Fault:
-        problem = f"column {column.name} is {live.type}, not {type_of(column)}"
+        problem = f"column {column.name} is {live.type}, not {type_name(column.type)}"
         return self._fault(problem, self._ddl.change_type(column, live))
 
     def _wrong_nullability(self, column: Column[Any]) -> Fault:
@@ -221,7 +220,7 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
         "include_schemas": True,
         "include_name": include_name,
         "include_object": include_object,
-        "compare_type": _compare_type,
+        "compare_type": _differ,
         "compare_server_default": False,
     }
     differences = compare_metadata(MigrationContext.configure(connection, opts=options), copy)
@@ -237,17 +236,13 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
     return absent, wrong_type, wrong_nullability
 
 
-def _compare_type(
-    _context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]
-) -> bool | None:
-    """Judge where Alembic is too strict or too lax: true for different, false for equal, `None` to let it judge."""
+def _differ(_context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
+    """Tell whether two types differ; Alembic alone takes an array for its element and overlooks a precision."""
     if isinstance(wanted, String) and isinstance(found, String) and type(found) in {VARCHAR, TEXT}:
         # A wider text holds all that ours holds.
         return found.length is not None and (wanted.length is None or found.length < wanted.length)
-    if isinstance(wanted, DateTime) and isinstance(found, postgresql.TIMESTAMP) and found.precision not in {None, 6}:
-        # Rounded to less than microseconds, `now()` may lie in the future.
-        return True
-    return None
+    # Microseconds are what a timestamp has without a precision. Any coarser, and `now()` may round into the future.
+    return type_name(found).replace("TIMESTAMP(6)", "TIMESTAMP") != type_name(wanted)
 
 
 def _canonical_default(expression: str | None) -> str | None:

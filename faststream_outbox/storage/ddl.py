@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Column, Index, LargeBinary, String, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateColumn, CreateTable, DefaultClause
+from sqlalchemy.types import TypeEngine
 
 from faststream_outbox.storage.catalog import LiveColumn, LiveIndex, LiveTable
 
@@ -25,9 +26,9 @@ def default_of(column: Column[Any]) -> str | None:
     return str(default.arg) if isinstance(default, DefaultClause) else None
 
 
-def type_of(column: Column[Any]) -> str:
-    """Write a column's type."""
-    return column.type.compile(dialect=_DIALECT)
+def type_name(type_: TypeEngine[Any]) -> str:
+    """Write a type."""
+    return type_.compile(dialect=_DIALECT)
 
 
 def predicate_of(index: Index) -> str | None:
@@ -71,7 +72,7 @@ class TableDdl:
 
     def change_type(self, column: Column[Any], live: LiveColumn) -> str:
         """Change a column's type, and what it holds with it."""
-        name, type_ = quoted(column.name), type_of(column)
+        name, type_ = quoted(column.name), type_name(column.type)
         # By way of text, because every type has a cast to it and from it.
         match column.type:
             case LargeBinary():  # here a cast would read backslashes as escapes

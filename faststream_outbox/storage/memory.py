@@ -70,6 +70,7 @@ class MemoryStore(Store):
         waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
         if waiting is None:
             return self.add(row)
+        next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
         now = self.clock()
         if timer_conflict == "extend" and waiting.lease_expires_epoch <= now:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))

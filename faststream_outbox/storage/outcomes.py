@@ -64,10 +64,21 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a settle wrote. A lease that is in neither part had been lost, and its row was left alone."""
+    """What a settle did: the leases that `held` are settled, those that `failed` are not, and keep their rows.
+
+    A lease that is in neither part had been lost, and its row was left alone.
+    """
 
     held: frozenset[Lease] = frozenset()
     failed: Mapping[Lease, Exception] = field(default_factory=dict)
+
+
+class SettleInterruptedError(Exception):
+    """The store stopped answering in the middle of a settle; `settled` tells what had been written by then."""
+
+    def __init__(self, settled: Settled) -> None:
+        super().__init__(f"The settle was interrupted after {len(settled.held)} rows; the rest is to be tried again.")
+        self.settled = settled
 
 
 def clean_exception_text(text: str | None) -> str | None:

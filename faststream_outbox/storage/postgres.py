@@ -34,14 +34,25 @@ from faststream_outbox.storage.drivers import (
     run_on,
     sqlstate,
 )
-from faststream_outbox.storage.outcomes import Ack, Dead, Retry, Settled, Settlement, clean_exception_text
+from faststream_outbox.storage.outcomes import (
+    Ack,
+    Dead,
+    Retry,
+    Settled,
+    SettleInterruptedError,
+    Settlement,
+    clean_exception_text,
+)
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.statements import PING, Statement, Statements
 
 # Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
-# trigger's veto (P0). All else (a lost connection, a missing table) concerns every row alike.
+# trigger's veto (P0).
 _ROW_ERRORS: Final = ("22", "23", "54", "P0")
+# Errors that concern every row of a statement, and no other statement: a table or column that is missing.
+_STATEMENT_ERRORS: Final = ("42",)
 
+_Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -194,40 +205,43 @@ class PostgresConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
-        batches: dict[Statement, list[tuple[Any, ...]]] = {}
+        acked, retried, dead = list[_Entry](), list[_Entry](), list[_Entry]()
         first_verdicts = {s.lease: s.outcome for s in reversed(list(settlements))}
         for lease, outcome in sorted(first_verdicts.items(), key=itemgetter(0)):
-            values: tuple[Any, ...]
             match outcome:
                 case Retry(attempts_count=attempts):
-                    statement = statements.retry
-                    values = (outcome.bounded_delay, attempts, *_times(outcome))
+                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
                 case Dead(reason, text, attempts) if statements.bury is not None:
-                    statement = statements.bury
-                    values = (reason, clean_exception_text(text), attempts, *_times(outcome))
+                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Ack() | Dead():
-                    statement, values = statements.delete, ()
-            batches.setdefault(statement, []).append((*lease, *values))
+                    acked.append(lease)
         held: set[Lease] = set()
         failed: dict[Lease, Exception] = {}
-        for statement, entries in batches.items():
-            await self._settle_or_split(statement, entries, held, failed)
+        try:
+            await self._settle_or_split(statements.delete, acked, held, failed)
+            await self._settle_or_split(statements.retry, retried, held, failed)
+            await self._settle_or_split(statements.bury or statements.delete, dead, held, failed)
+        except Exception as error:
+            raise SettleInterruptedError(Settled(frozenset(held), failed)) from error
         return Settled(frozenset(held), failed)
 
     async def _settle_or_split(
-        self, statement: Statement, entries: list[tuple[Any, ...]], held: set[Lease], failed: dict[Lease, Exception]
+        self, statement: Statement, entries: Sequence[_Entry], held: set[Lease], failed: dict[Lease, Exception]
     ) -> None:
+        if not entries:
+            return
         try:
             held |= _leases(await self._executor.fetch(statement, *_columns(entries)))
         except Exception as error:
-            if not sqlstate(error).startswith(_ROW_ERRORS):
+            state = sqlstate(error)
+            if state.startswith(_STATEMENT_ERRORS) or (state.startswith(_ROW_ERRORS) and len(entries) == 1):
+                failed.update((Lease(*entry[:2]), error) for entry in entries)
+            elif state.startswith(_ROW_ERRORS):
+                middle = len(entries) // 2
+                await self._settle_or_split(statement, entries[:middle], held, failed)
+                await self._settle_or_split(statement, entries[middle:], held, failed)
+            else:
                 raise
-            if len(entries) == 1:
-                failed[Lease(*entries[0][:2])] = error
-                return
-            middle = len(entries) // 2
-            await self._settle_or_split(statement, entries[:middle], held, failed)
-            await self._settle_or_split(statement, entries[middle:], held, failed)
 
     async def next_due(self, queues: Sequence[str]) -> float | None:
         """Tell in how many seconds the next scheduled row is due."""
@@ -261,7 +275,7 @@ def _just_below(at: float) -> float:
     return math.nextafter(at, -math.inf)
 
 
-def _columns(entries: Sequence[tuple[Any, ...]]) -> Iterable[list[Any]]:
+def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
 
 

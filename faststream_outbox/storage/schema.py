@@ -168,9 +168,8 @@ def notify_channel(table_name: str, schema: str | None = None) -> str:
 
 
 def quoted_name(table_name: str, schema: str | None = None) -> str:
-    """Quote a table's name as Postgres wants it, schema first where there is one."""
-    quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]  # SQLAlchemy's own gap
-    return f"{quote(schema)}.{quote(table_name)}" if schema else quote(table_name)
+    """Quote a table's name for a statement, schema first where there is one."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, table_name) if part)
 
 
 def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 They share four habits. The lease's token is compared inside the statement, never in the caller. Time is the database's
 `now()`, and times travel as epoch seconds, because drivers fail on instants that `datetime` cannot hold. Batches come
 as sorted arrays, so rows are locked in the order of their ids (see `PLANNER_SETTINGS`). No input of a user's becomes
-part of a text: table names are quoted by the dialect, the rest are parameters.
+part of a text: table names are quoted, the rest are parameters.
 """
 
 import re
@@ -47,7 +47,15 @@ class Statement:
     @cached_property
     def pyformat(self) -> str:
         """The same for drivers that take named parameters: `$1` is `%(p1)s`."""
-        return re.sub(r"\$(\d+)", r"%(p\1)s", self.text.replace("%", "%%"))
+        return _PARAMETER.sub(_named_parameter, self.text.replace("%", "%%"))
+
+
+# A quoted identifier, which is left as it is, or a parameter.
+_PARAMETER: Final = re.compile(r'"(?:[^"]|"")*"|\$(\d+)')
+
+
+def _named_parameter(match: re.Match[str]) -> str:
+    return f"%(p{match[1]})s" if match[1] else match[0]
 
 
 def _epoch(column: str) -> str:

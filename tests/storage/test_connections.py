@@ -1,0 +1,126 @@
+"""The store's own connections: borrowed from the pool, given back as they were, never given back broken."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from faststream_outbox.embedded import Database
+from faststream_outbox.storage import Ack, ClaimCursor, Settlement
+from faststream_outbox.storage import drivers as drivers_module
+from faststream_outbox.storage.statements import PLANNER_SETTINGS
+from tests.backends import PostgresBackend
+
+SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"
+
+
+async def current_settings(backend: PostgresBackend) -> dict[object, object]:
+    return dict(map(tuple, await backend.run(SETTINGS, names=list(PLANNER_SETTINGS))))
+
+
+@pytest.fixture
+async def one_connection(outbox_postgres: Database, driver: str) -> PostgresBackend:
+    """A pool of a single connection, so that what a lane leaves behind is what the next user finds."""
+    backend = PostgresBackend(create_async_engine(outbox_postgres.url(driver), pool_size=1, max_overflow=0))
+    await backend.create()
+    return backend
+
+
+async def test_a_lane_leaves_the_connection_as_it_was(one_connection: PostgresBackend) -> None:
+    before = await current_settings(one_connection)
+    pid = await one_connection.one("SELECT pg_backend_pid()")
+    async with one_connection.store.connect() as lane:
+        inside = await lane._executor.fetch(  # type: ignore[attr-defined]
+            drivers_module.Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"),
+            list(PLANNER_SETTINGS),
+        )
+        assert dict(map(tuple, inside)) == PLANNER_SETTINGS
+    assert await current_settings(one_connection) == before
+    assert await one_connection.one("SELECT pg_backend_pid()") == pid, "the same connection"
+    async with one_connection.engine.connect() as connection:
+        await connection.execute(text("CREATE TABLE t (n int)"))
+        await connection.rollback()
+    assert await one_connection.one("SELECT to_regclass('t')") is None, "transactions are transactions again"
+    await one_connection.engine.dispose()
+
+
+async def test_the_users_own_settings_come_back(outbox_postgres: Database) -> None:
+    arguments = {"server_settings": {"enable_seqscan": "off", "jit": "on"}}
+    engine = create_async_engine(outbox_postgres.url("asyncpg"), pool_size=1, max_overflow=0, connect_args=arguments)
+    backend = PostgresBackend(engine)
+    await backend.create()
+    before = await current_settings(backend)
+    async with backend.store.connect() as lane:
+        await lane.ping()
+    assert await current_settings(backend) == before
+    assert before["enable_seqscan"] == "off"
+    await engine.dispose()
+
+
+async def test_behind_a_pooler_no_setting_is_touched(
+    one_connection: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler names itself, not the server process that the statement reaches."""
+    for executor in (drivers_module.AsyncpgExecutor, drivers_module.PsycopgExecutor):
+        monkeypatch.setattr(executor, "connected_to", lambda _self: -1)
+    before = await current_settings(one_connection)
+    await one_connection.fill(3)
+    async with one_connection.store.connect() as lane:
+        statement = drivers_module.Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)")
+        inside = await lane._executor.fetch(statement, list(PLANNER_SETTINGS))  # type: ignore[attr-defined]
+        assert dict(map(tuple, inside)) == before
+        rows = (await lane.claim(ClaimCursor(["q"]), limit=10, lease_seconds=60)).rows
+        assert len((await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held) == 3
+    await one_connection.engine.dispose()
+
+
+async def test_a_lane_whose_server_process_is_gone_fails_and_the_next_works(one_connection: PostgresBackend) -> None:
+    await one_connection.fill(5)
+    killer = create_async_engine(one_connection.engine.url)
+
+    async def claim_until_killed() -> None:
+        async with one_connection.store.connect() as lane:
+            [[pid]] = await lane._executor.fetch(drivers_module.BACKEND_PID)  # type: ignore[attr-defined]
+            async with killer.connect() as connection:
+                await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+            async with asyncio.timeout(30):
+                while True:
+                    await lane.claim(ClaimCursor(["q"]), limit=1, lease_seconds=0)
+
+    with pytest.raises(Exception, match=r"(?i)terminat|closed|lost|reset|another operation"):
+        await claim_until_killed()
+    await killer.dispose()
+    async with one_connection.store.connect() as lane:
+        await lane.ping()
+    await one_connection.engine.dispose()
+
+
+async def test_a_cancelled_lane_is_not_given_back_in_the_middle_of_a_statement(
+    one_connection: PostgresBackend,
+) -> None:
+    async def sleep_in_the_server() -> None:
+        async with one_connection.store.connect() as lane:
+            await lane._executor.fetch(drivers_module.Statement("SELECT pg_sleep(60)"))  # type: ignore[attr-defined]
+
+    sleeper = asyncio.create_task(sleep_in_the_server())
+    watcher = create_async_engine(one_connection.engine.url)
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND state = 'active'"
+    async with asyncio.timeout(30), watcher.connect() as connection:
+        while (await connection.execute(text(asleep))).scalar_one() != 1:
+            await connection.rollback()
+    sleeper.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeper
+    await watcher.dispose()
+    async with asyncio.timeout(30), one_connection.store.connect() as lane:
+        await lane.ping()
+    await one_connection.engine.dispose()
+
+
+async def test_an_error_in_a_statement_leaves_the_lane_usable(one_connection: PostgresBackend) -> None:
+    async with one_connection.store.connect() as lane:
+        with pytest.raises(Exception, match="division by zero"):
+            await lane._executor.fetch(drivers_module.Statement("SELECT 1 / 0"))  # type: ignore[attr-defined]
+        await lane.ping()
+    await one_connection.engine.dispose()
