@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.storage import Ack, ClaimCursor, Settlement
+from faststream_outbox.storage import Ack, ClaimCursor, Retry, SettleInterruptedError, Settlement
 from faststream_outbox.storage import drivers as drivers_module
 from faststream_outbox.storage.statements import PLANNER_SETTINGS
 from tests.backends import PostgresBackend
@@ -123,4 +123,28 @@ async def test_an_error_in_a_statement_leaves_the_lane_usable(one_connection: Po
         with pytest.raises(Exception, match="division by zero"):
             await lane._executor.fetch(drivers_module.Statement("SELECT 1 / 0"))  # type: ignore[attr-defined]
         await lane.ping()
+    await one_connection.engine.dispose()
+
+
+async def test_a_settle_that_is_interrupted_tells_what_it_wrote(one_connection: PostgresBackend) -> None:
+    """The server process dies in the middle: what was written before is not asked for again, and so not called lost."""
+    await one_connection.fill(2)
+    acked, retried = (await one_connection.claim("q")).rows
+    await one_connection.run(
+        """CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$"""
+    )
+    await one_connection.run("CREATE TRIGGER die BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION die()")
+
+    async def settle() -> None:
+        async with one_connection.store.connect() as lane:
+            await lane.settle([Settlement(acked.lease, Ack()), Settlement(retried.lease, Retry(0, 1))])
+
+    with pytest.raises(SettleInterruptedError) as caught:
+        await settle()
+    assert caught.value.settled.held == {acked.lease}
+    assert caught.value.__cause__ is not None
+    await one_connection.run("DROP TRIGGER die ON outbox")
+    async with one_connection.store.connect() as lane:
+        assert (await lane.settle([Settlement(retried.lease, Retry(0, 1))])).held == {retried.lease}
     await one_connection.engine.dispose()
