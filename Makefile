@@ -1,6 +1,8 @@
 # Everything a developer runs. Needs Python 3.11+ with pip, and make; the rest is installed below .venvs/.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
+# The environment of `make test`: a file of requirements/ without its ending.
+VENV ?= test
 
 .PHONY: help demo test lint bench docs soak clean
 .DEFAULT_GOAL := help
@@ -11,8 +13,8 @@ help:  ## this list
 demo: .venvs/demo/.ready  ## orders, rollbacks and deliveries on a Postgres of its own, checked at the end
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
 
-test: .venvs/test/.ready  ## all tests, on the embedded Postgres (OUTBOX_TEST_DSN=… for a server of your own)
-	@.venvs/test/bin/python -m pytest $(ARGS)
+test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
+	@.venvs/$(VENV)/bin/python -m pytest $(ARGS)
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/ruff check .

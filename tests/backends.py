@@ -91,6 +91,8 @@ class MemoryBackend(Backend):
 
 
 class PostgresBackend(Backend):
+    store: PostgresStore
+
     def __init__(
         self, engine: AsyncEngine, *, schema: str | None = None, table_name: str = "outbox", keep_dead: bool = True
     ) -> None:

@@ -91,7 +91,8 @@ async def test_without_a_dead_letter_table_nothing_is_kept() -> None:
     [row] = await fetched(client, 1)
     assert row.acquired_token is not None
     assert await client.delete_with_lease(None, row.id, row.acquired_token, dead=Dead("rejected"))
-    assert client.rows == client.dlq_rows == []
+    assert client.rows == []
+    assert client.dlq_rows == []
 
 
 async def test_what_a_handler_does_to_its_row_does_not_reach_the_store() -> None:

@@ -44,13 +44,28 @@ class QueueStats:
     oldest_ready_age: float | None
     oldest_age: float | None
 
+    @property
+    def total(self) -> int:
+        """All rows of the queue that are still to be settled."""
+        return self.ready + self.scheduled + self.in_flight + self.expired
+
 
 class StoreConnection(ABC):
-    """One lane to the store, for one loop; its operations commit by themselves, each in one statement."""
+    """One lane to the store, for one loop; its operations commit by themselves, each in one statement.
+
+    Example:
+        async with store.connect() as lane:
+            cursor = ClaimCursor(["orders"])
+            claim = await lane.claim(cursor, limit=100, lease_seconds=60)
+            settled = await lane.settle(Settlement(row.lease, Ack()) for row in claim.rows)
+            if not claim.more:
+                ...  # wait for `lane.next_due(cursor.queues)` seconds, or for a wake-up
+
+    """
 
     @abstractmethod
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        """Lease up to `limit` due rows that nobody has claimed since they were last free."""
+        """Lease up to `limit` due rows that are free; those whose lease ran out are left to `claim_suspect`."""
 
     @abstractmethod
     async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:

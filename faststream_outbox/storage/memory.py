@@ -222,13 +222,15 @@ class MemoryConnection(StoreConnection):
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes."""
-        held = set()
+        held, lost = set(), set()
         for settlement in settlements:
-            row = self._held(settlement.lease)
+            lease, row = settlement.lease, self._held(settlement.lease)
             if row is not None:
                 self._apply(row, settlement.outcome)
-                held.add(settlement.lease)
-        return Settled(frozenset(held))
+                held.add(lease)
+            elif lease not in held:  # the first verdict on a lease stands
+                lost.add(lease)
+        return Settled(frozenset(held), frozenset(lost))
 
     def _apply(self, row: OutboxRow, outcome: Outcome) -> None:
         now = self._store.clock()

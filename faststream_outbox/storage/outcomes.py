@@ -64,12 +64,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a settle did: the leases that `held` are settled, those that `failed` are not, and keep their rows.
+    """What a settle did, lease by lease.
 
-    A lease that is in neither part had been lost, and its row was left alone.
+    `held`: written. `lost`: somebody else's by then, or gone; left alone. `failed`: refused by the database, with its
+    reason; the row is where it was, and the lease still stands.
     """
 
     held: frozenset[Lease] = frozenset()
+    lost: frozenset[Lease] = frozenset()
     failed: Mapping[Lease, Exception] = field(default_factory=dict)
 
 

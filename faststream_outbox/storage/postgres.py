@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter, itemgetter
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -215,33 +216,34 @@ class PostgresConnection(StoreConnection):
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Ack() | Dead():
                     acked.append(lease)
-        held: set[Lease] = set()
-        failed: dict[Lease, Exception] = {}
+        tally = _Tally()
         try:
-            await self._settle_or_split(statements.delete, acked, held, failed)
-            await self._settle_or_split(statements.retry, retried, held, failed)
-            await self._settle_or_split(statements.bury or statements.delete, dead, held, failed)
+            await self._settle_or_split(statements.delete, acked, tally)
+            await self._settle_or_split(statements.retry, retried, tally)
+            await self._settle_or_split(statements.bury or statements.delete, dead, tally)
         except Exception as error:
-            raise SettleInterruptedError(Settled(frozenset(held), failed)) from error
-        return Settled(frozenset(held), failed)
+            raise SettleInterruptedError(tally.settled()) from error
+        return tally.settled()
 
-    async def _settle_or_split(
-        self, statement: Statement, entries: Sequence[_Entry], held: set[Lease], failed: dict[Lease, Exception]
-    ) -> None:
+    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], tally: "_Tally") -> None:
         if not entries:
             return
+        leases = {Lease(*entry[:2]) for entry in entries}
         try:
-            held |= _leases(await self._executor.fetch(statement, *_columns(entries)))
+            held = _leases(await self._executor.fetch(statement, *_columns(entries)))
         except Exception as error:
             state = sqlstate(error)
             if state.startswith(_STATEMENT_ERRORS) or (state.startswith(_ROW_ERRORS) and len(entries) == 1):
-                failed.update((Lease(*entry[:2]), error) for entry in entries)
+                tally.failed.update(dict.fromkeys(leases, error))
             elif state.startswith(_ROW_ERRORS):
                 middle = len(entries) // 2
-                await self._settle_or_split(statement, entries[:middle], held, failed)
-                await self._settle_or_split(statement, entries[middle:], held, failed)
+                await self._settle_or_split(statement, entries[:middle], tally)
+                await self._settle_or_split(statement, entries[middle:], tally)
             else:
                 raise
+        else:
+            tally.held |= held
+            tally.lost |= leases - held
 
     async def next_due(self, queues: Sequence[str]) -> float | None:
         """Tell in how many seconds the next scheduled row is due."""
@@ -255,6 +257,16 @@ class PostgresConnection(StoreConnection):
     async def ping(self) -> None:
         """Ask the server for a sign of life."""
         await self._executor.fetch(PING)
+
+
+@dataclass(slots=True)
+class _Tally:
+    held: set[Lease] = field(default_factory=set)
+    lost: set[Lease] = field(default_factory=set)
+    failed: dict[Lease, Exception] = field(default_factory=dict)
+
+    def settled(self) -> Settled:
+        return Settled(frozenset(self.held), frozenset(self.lost), self.failed)
 
 
 async def _run(

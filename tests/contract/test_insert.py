@@ -18,7 +18,7 @@ async def test_a_row_is_stored_as_it_was_given(backend: Backend) -> None:
     assert (row.queue, row.payload, row.headers) == ("orders", b"\x00\xff raw", headers)
     assert (row.entity_key, row.timer_id) == ("customer-1", "t-1")
     assert (row.attempts_count, row.deliveries_count) == (0, 0)
-    assert row.acquired_token is row.acquired_at is row.first_attempt_at is row.last_attempt_at is None
+    assert (row.acquired_token, row.acquired_at, row.first_attempt_at, row.last_attempt_at) == (None,) * 4
     assert abs(row.created_at - before) < timedelta(minutes=1)
     assert row.next_attempt_at == row.created_at
 

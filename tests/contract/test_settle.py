@@ -39,7 +39,7 @@ async def test_each_retry_has_its_own_delay_attempts_and_times(backend: Backend)
         assert await lane.next_due(["q"]) == pytest.approx(30.5, abs=5)
     first, second = await backend.rows()
     for row in (first, second):
-        assert row.acquired_token is row.acquired_at is None
+        assert (row.acquired_token, row.acquired_at) == (None, None)
         assert row.deliveries_count == 1
     assert (first.attempts_count, second.attempts_count) == (1, 9)
     assert (first.first_attempt_at, first.last_attempt_at) == (FIRST, LAST)
@@ -148,8 +148,10 @@ async def test_a_lost_lease_settles_nothing(backend: Backend, outcome: Ack | Ret
     async with backend.store.connect() as lane:
         [thief] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
         before = await backend.rows()
-        settled = await lane.settle([Settlement(lost.lease, outcome), Settlement(Lease(lost.id, uuid4()), outcome)])
+        stranger = Lease(lost.id, uuid4())
+        settled = await lane.settle([Settlement(lost.lease, outcome), Settlement(stranger, outcome)])
         assert settled.held == frozenset()
+        assert settled.lost == {lost.lease, stranger}
         assert not settled.failed
         assert await backend.rows() == before
         assert await backend.dead_letters() == []
@@ -163,6 +165,7 @@ async def test_some_lost_leases_do_not_harm_the_others(backend: Backend, outcome
     async with backend.store.connect() as lane:
         settled = await lane.settle([Settlement(lease, outcome) for lease in reversed(leases)])
     assert settled.held == {row.lease for row in rows if row.id % 3}
+    assert settled.lost == {lease for lease in leases if lease.row_id % 3 == 0}
 
 
 async def test_the_first_verdict_on_a_lease_stands(backend: Backend) -> None:
@@ -170,5 +173,6 @@ async def test_the_first_verdict_on_a_lease_stands(backend: Backend) -> None:
     async with backend.store.connect() as lane:
         settled = await lane.settle([Settlement(row.lease, Retry(60, 1)), Settlement(row.lease, Ack())])
     assert settled.held == {row.lease}
+    assert settled.lost == frozenset()
     [stored] = await backend.rows()
     assert stored.attempts_count == 1

@@ -23,6 +23,7 @@ async def test_every_row_is_counted_once(backend: Backend) -> None:
         a, b = await lane.stats()
     assert expired.id != flying.id
     assert (a.queue, a.ready, a.scheduled, a.in_flight, a.expired, a.dead) == ("a", 1, 1, 1, 1, 0)
+    assert (a.total, b.total) == (4, 0)
     assert a.oldest_ready_age == pytest.approx(10, abs=5)
     assert a.oldest_age == pytest.approx(10, abs=5)
     assert (b.queue, b.ready, b.scheduled, b.in_flight, b.expired, b.dead) == ("b", 0, 0, 0, 0, 1)

@@ -1,6 +1,7 @@
 """The store's own connections: borrowed from the pool, given back as they were, never given back broken."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -9,14 +10,14 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import Ack, ClaimCursor, Retry, SettleInterruptedError, Settlement
 from faststream_outbox.storage import drivers as drivers_module
-from faststream_outbox.storage.statements import PLANNER_SETTINGS
+from faststream_outbox.storage.statements import BACKEND_PID, PLANNER_SETTINGS, Statement
 from tests.backends import PostgresBackend
 
 SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"
 
 
-async def current_settings(backend: PostgresBackend) -> dict[object, object]:
-    return dict(map(tuple, await backend.run(SETTINGS, names=list(PLANNER_SETTINGS))))
+async def current_settings(backend: PostgresBackend) -> dict[Any, Any]:
+    return {row[0]: row[1] for row in await backend.run(SETTINGS, names=list(PLANNER_SETTINGS))}
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def test_a_lane_leaves_the_connection_as_it_was(one_connection: PostgresBa
     pid = await one_connection.one("SELECT pg_backend_pid()")
     async with one_connection.store.connect() as lane:
         inside = await lane._executor.fetch(  # type: ignore[attr-defined]
-            drivers_module.Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"),
+            Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"),
             list(PLANNER_SETTINGS),
         )
         assert dict(map(tuple, inside)) == PLANNER_SETTINGS
@@ -67,7 +68,7 @@ async def test_behind_a_pooler_no_setting_is_touched(
     before = await current_settings(one_connection)
     await one_connection.fill(3)
     async with one_connection.store.connect() as lane:
-        statement = drivers_module.Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)")
+        statement = Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)")
         inside = await lane._executor.fetch(statement, list(PLANNER_SETTINGS))  # type: ignore[attr-defined]
         assert dict(map(tuple, inside)) == before
         rows = (await lane.claim(ClaimCursor(["q"]), limit=10, lease_seconds=60)).rows
@@ -81,7 +82,7 @@ async def test_a_lane_whose_server_process_is_gone_fails_and_the_next_works(one_
 
     async def claim_until_killed() -> None:
         async with one_connection.store.connect() as lane:
-            [[pid]] = await lane._executor.fetch(drivers_module.BACKEND_PID)  # type: ignore[attr-defined]
+            [[pid]] = await lane._executor.fetch(BACKEND_PID)  # type: ignore[attr-defined]
             async with killer.connect() as connection:
                 await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
             async with asyncio.timeout(30):
@@ -101,7 +102,7 @@ async def test_a_cancelled_lane_is_not_given_back_in_the_middle_of_a_statement(
 ) -> None:
     async def sleep_in_the_server() -> None:
         async with one_connection.store.connect() as lane:
-            await lane._executor.fetch(drivers_module.Statement("SELECT pg_sleep(60)"))  # type: ignore[attr-defined]
+            await lane._executor.fetch(Statement("SELECT pg_sleep(60)"))  # type: ignore[attr-defined]
 
     sleeper = asyncio.create_task(sleep_in_the_server())
     watcher = create_async_engine(one_connection.engine.url)
@@ -121,7 +122,7 @@ async def test_a_cancelled_lane_is_not_given_back_in_the_middle_of_a_statement(
 async def test_an_error_in_a_statement_leaves_the_lane_usable(one_connection: PostgresBackend) -> None:
     async with one_connection.store.connect() as lane:
         with pytest.raises(Exception, match="division by zero"):
-            await lane._executor.fetch(drivers_module.Statement("SELECT 1 / 0"))  # type: ignore[attr-defined]
+            await lane._executor.fetch(Statement("SELECT 1 / 0"))  # type: ignore[attr-defined]
         await lane.ping()
     await one_connection.engine.dispose()
 

@@ -9,7 +9,17 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, OutboxRow, Retry, Settlement, StoreConnection
+from faststream_outbox.storage import (
+    Ack,
+    ClaimCursor,
+    Dead,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    Retry,
+    Settlement,
+    StoreConnection,
+)
 from faststream_outbox.storage.drivers import Records, open_executor
 from faststream_outbox.storage.postgres import PostgresConnection
 from faststream_outbox.storage.statements import Statement, Statements
@@ -46,7 +56,7 @@ async def test_statements_per_operation(postgres: PostgresBackend) -> None:
         assert counting.count == 2
         await lane.release(rows[:100])
         assert counting.count == 3
-        outcomes = [Ack(), Retry(5, 1), Dead("rejected", "x")]
+        outcomes: list[Outcome] = [Ack(), Retry(5, 1), Dead("rejected", "x")]
         settled = await lane.settle(Settlement(row.lease, outcomes[n % 3]) for n, row in enumerate(rows[100:]))
         assert len(settled.held) == 800
         assert counting.count == 6, "one for each kind of outcome"

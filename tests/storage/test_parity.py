@@ -6,7 +6,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, OutboxRow, Outcome, Retry, Settlement
+from faststream_outbox.storage import (
+    Ack,
+    ClaimCursor,
+    Dead,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    Retry,
+    Settlement,
+    TimerConflict,
+)
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 
 QUEUES = ["a", "b", "c"]
@@ -31,7 +41,7 @@ class Player:
     async def timer(self, rng: random.Random) -> object:
         row = NewRow("a", b"t", timer_id=rng.choice("xyz"), activate_in=self._delay(rng))
         async with self.backend.transaction() as session:
-            conflict = rng.choice(["ignore", "extend"])
+            conflict: TimerConflict = "extend" if rng.random() < 0.5 else "ignore"
             return await self.backend.store.insert(session, row, timer_conflict=conflict) is not None
 
     async def cancel(self, rng: random.Random) -> object:

@@ -135,6 +135,7 @@ async def test_rows_are_locked_in_the_order_of_ids(postgres: PostgresBackend) ->
         for operation in ("renew", "settle"):
             await holder.execute(text("SELECT 1 FROM outbox WHERE id = :id FOR UPDATE"), {"id": held})
             async with postgres.store.connect() as lane:
+                work: asyncio.Task[object]
                 if operation == "renew":
                     work = asyncio.create_task(lane.renew([row.lease for row in rows], lease_seconds=60))
                 else:

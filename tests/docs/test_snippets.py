@@ -1,0 +1,52 @@
+"""Every Python block of the documentation is run, page by page, as a reader would type it."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from faststream_outbox.embedded import Database
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+URL = "postgresql+asyncpg://localhost/app"
+
+
+def blocks(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text())
+
+
+def test_there_is_something_to_run() -> None:
+    assert sum(len(blocks(page)) for page in PAGES) >= 10
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+async def test_page(page: Path, outbox_postgres: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    for number, block in enumerate(blocks(page), start=1):
+        source = block.replace(URL, outbox_postgres.url("asyncpg"))
+        code = compile(source, f"{page.name}, block {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await run(code, namespace)
+    for name, test in [item for item in namespace.items() if item[0].startswith("test_")]:
+        assert inspect.iscoroutinefunction(test), name
+        await test(outbox_postgres)
+    if "engine" in namespace:
+        await namespace["engine"].dispose()
+    capsys.readouterr()
+
+
+async def run(code: CodeType, namespace: dict[str, Any]) -> None:
+    result = eval(code, namespace)  # noqa: S307 - our own documentation
+    if inspect.iscoroutine(result):
+        await result
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
