@@ -1,0 +1,1 @@
+"""`make demo`: a small shop on an outbox, and a check that no message was lost, doubled or made up."""
