@@ -78,7 +78,7 @@ class Delivery:
                 settled = await lane.settle(settlements)
                 if settled.failed:
                     raise ExceptionGroup("outcomes that the database refused", list(settled.failed.values()))
-                # A lease that is not among those held was lost: its row is somebody else's to settle.
+                # What was lost is somebody else's to settle.
                 written = [settlement.outcome for settlement in settlements if settlement.lease in settled.held]
                 retries = sum(isinstance(outcome, Retry) for outcome in written)
                 self.retried += retries
@@ -86,4 +86,4 @@ class Delivery:
 
 
 async def _is_empty(lane: StoreConnection) -> bool:
-    return not any(queue.ready + queue.scheduled + queue.in_flight + queue.expired for queue in await lane.stats())
+    return not any(queue.total for queue in await lane.stats())

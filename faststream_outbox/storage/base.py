@@ -59,7 +59,7 @@ class StoreConnection(ABC):
             claim = await lane.claim(cursor, limit=100, lease_seconds=60)
             settled = await lane.settle(Settlement(row.lease, Ack()) for row in claim.rows)
             if not claim.more:
-                ...  # wait for `lane.next_due(cursor.queues)` seconds, or for a wake-up
+                ...  # wait for `await lane.next_due(cursor)` seconds, or for a wake-up
 
     """
 
@@ -87,8 +87,12 @@ class StoreConnection(ABC):
         """
 
     @abstractmethod
-    async def next_due(self, queues: Sequence[str]) -> float | None:
-        """Tell in how many seconds the next row that is not yet due will be; None when there is none."""
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        """Tell in how many seconds the next free row is due; 0 when one is due now, None when there is none.
+
+        Asked after a claim that left nothing, it cannot miss a row that became due in between. A row that somebody is
+        claiming at this moment still counts as free, so wait a little even for 0.
+        """
 
     @abstractmethod
     async def stats(self) -> list[QueueStats]:

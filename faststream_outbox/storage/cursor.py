@@ -45,7 +45,7 @@ class ClaimCursor:
         if not self.queues:
             raise ValueError("A claim needs at least one queue.")
         self._busy: set[str] = set()
-        self._marks = dict.fromkeys(self.queues, BEGINNING)
+        self.marks = dict.fromkeys(self.queues, BEGINNING)
         self._waiting = list(self.queues)  # the longest unserved first
         self._sweep_at = -math.inf
         self._sweep_took = math.inf
@@ -59,7 +59,7 @@ class ClaimCursor:
         return ClaimPlan(
             queues=tuple(order),
             quotas=tuple(busy_share if queue in self._busy else quiet_share for queue in order),
-            starts=tuple(BEGINNING if sweep else self._marks[queue] for queue in order),
+            starts=tuple(BEGINNING if sweep else self.marks[queue] for queue in order),
             limit=limit,
             sweep=sweep,
         )
@@ -80,7 +80,7 @@ class ClaimCursor:
         lowest: dict[str, Position] = {}
         for row in rows:
             lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))
-        self._marks.update(lowest)
+        self.marks.update(lowest)
         if plan.sweep:
             took = ended - began
             # The quicker of the last two: one hiccup must not put the next sweep off.

@@ -253,15 +253,15 @@ class MemoryConnection(StoreConnection):
         row = self._store.rows.get(lease.row_id)
         return row if row is not None and row.acquired_token == lease.token else None
 
-    async def next_due(self, queues: Sequence[str]) -> float | None:
-        """Tell in how many seconds the next scheduled row is due."""
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        """Tell in how many seconds the next free row is due."""
         now = self._store.clock()
-        later = (
-            row.next_attempt_epoch - now
+        free = (
+            max(0.0, row.next_attempt_epoch - now)
             for row in self._store.rows.values()
-            if row.queue in queues and row.entity_key is None and row.next_attempt_epoch > now
+            if row.queue in cursor.queues and row.entity_key is None and row.acquired_token is None
         )
-        return min(later, default=None)
+        return min(free, default=None)
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""

@@ -44,7 +44,7 @@ from faststream_outbox.storage.outcomes import (
     Settlement,
     clean_exception_text,
 )
-from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 from faststream_outbox.storage.statements import PING, Statement, Statements
 
 # Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
@@ -168,9 +168,7 @@ class PostgresConnection(StoreConnection):
         check_count("limit", limit)
         began = time.monotonic()
         plan = cursor.plan(limit, began)
-        # To the next float below, so that rounding on the way never starts the claim after the mark.
-        starts = ([_just_below(at) for at, _ in plan.starts], [row_id for _, row_id in plan.starts])
-        asked = (list(plan.queues), list(plan.quotas), *starts, limit)
+        asked = (list(plan.queues), list(plan.quotas), *_starts(plan.starts), limit)
         rows = await self._lease(self._statements.claim, lease_seconds, *asked)
         rows.sort(key=attrgetter("position"))
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
@@ -245,10 +243,11 @@ class PostgresConnection(StoreConnection):
             tally.held |= held
             tally.lost |= leases - held
 
-    async def next_due(self, queues: Sequence[str]) -> float | None:
-        """Tell in how many seconds the next scheduled row is due."""
-        seconds: float | None = (await self._executor.fetch(self._statements.next_due, list(queues)))[0][0]
-        return seconds
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        """Tell in how many seconds the next free row is due."""
+        marks = list(cursor.marks.values())
+        [[seconds]] = await self._executor.fetch(self._statements.next_due, list(cursor.marks), *_starts(marks))
+        return None if seconds is None else max(0.0, seconds)
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
@@ -283,8 +282,9 @@ async def _run(
     return await session.run_sync(function, *args, **kwargs)
 
 
-def _just_below(at: float) -> float:
-    return math.nextafter(at, -math.inf)
+def _starts(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
+    # To the next float below, so that rounding on the way never starts a claim after its mark.
+    return [math.nextafter(at, -math.inf) for at, _ in positions], [row_id for _, row_id in positions]
 
 
 def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:

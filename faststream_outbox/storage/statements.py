@@ -234,10 +234,13 @@ kept AS (
 SELECT g.id, g.acquired_token FROM gone g""")
 
     def _next_due(self) -> Statement:
-        return Statement(f"""SELECT min(o.at) - {_epoch("now()")} FROM unnest($1::text[]) AS q(queue)
+        # From the mark on, like a claim: what lies before it is a sweep's to find.
+        return Statement(f"""SELECT min(o.at) - {_epoch("now()")}
+  FROM unnest($1::text[], $2::float8[], $3::bigint[]) AS q(queue, at, id)
  CROSS JOIN LATERAL (
   SELECT {_epoch("o.next_attempt_at")} AS at FROM {self._outbox} o
-   WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at > now()
+   WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.acquired_token IS NULL
+     AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
    ORDER BY o.next_attempt_at, o.id LIMIT 1) o""")
 
     def _stats(self) -> Statement:

@@ -140,14 +140,21 @@ async def test_wrong_numbers_are_refused(backend: Backend) -> None:
 
 
 async def test_when_the_next_row_is_due(backend: Backend) -> None:
+    cursor = ClaimCursor(["q", "r"])
     async with backend.store.connect() as lane:
-        assert await lane.next_due(["q", "r"]) is None
-        await backend.insert(NewRow("q", b""), NewRow("other", b"", activate_in=timedelta(seconds=1)))
-        assert await lane.next_due(["q", "r"]) is None
+        assert await lane.next_due(cursor) is None
+        await backend.insert(NewRow("other", b""), NewRow("q", b"", key="k"))
+        assert await lane.next_due(cursor) is None, "not ours"
+        await backend.insert(NewRow("q", b""))
+        assert await lane.next_due(cursor) == 0, "due now"
+        assert len((await lane.claim(cursor, limit=10, lease_seconds=60)).rows) == 1
+        assert await lane.next_due(cursor) is None, "claimed"
         await backend.insert(NewRow("q", b"", activate_in=timedelta(seconds=60)))
         await backend.insert(NewRow("r", b"", activate_in=timedelta(seconds=40)))
-        assert await lane.next_due(["q", "r"]) == pytest.approx(40, abs=5)
-        assert await lane.next_due(["q"]) == pytest.approx(60, abs=5)
+        assert await lane.next_due(cursor) == pytest.approx(40, abs=5)
+        assert await lane.next_due(ClaimCursor(["q"])) == pytest.approx(60, abs=5)
+        await backend.pass_time(41)
+        assert await lane.next_due(cursor) == 0, "it became due, and nobody claimed it yet"
 
 
 async def test_a_claim_that_is_not_more_has_everything(backend: Backend) -> None:

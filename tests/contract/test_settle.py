@@ -3,7 +3,7 @@ from uuid import uuid4
 
 import pytest
 
-from faststream_outbox.storage import Ack, Dead, Lease, NewRow, OutboxRow, Retry, Settlement
+from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, OutboxRow, Retry, Settlement
 from faststream_outbox.storage.outcomes import MAX_EXCEPTION_BYTES
 from tests.backends import Backend
 
@@ -36,7 +36,7 @@ async def test_each_retry_has_its_own_delay_attempts_and_times(backend: Backend)
             ]
         )
         assert settled.held == {one.lease, two.lease}
-        assert await lane.next_due(["q"]) == pytest.approx(30.5, abs=5)
+        assert await lane.next_due(ClaimCursor(["q"])) == pytest.approx(30.5, abs=5)
     first, second = await backend.rows()
     for row in (first, second):
         assert (row.acquired_token, row.acquired_at) == (None, None)

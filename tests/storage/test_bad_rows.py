@@ -5,7 +5,7 @@ import json
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from faststream_outbox.storage import Ack, Dead, NewRow, Retry, Settlement
+from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, Retry, Settlement
 from faststream_outbox.storage.drivers import sqlstate
 from tests.backends import PostgresBackend
 
@@ -34,7 +34,7 @@ async def test_a_row_due_at_the_end_of_time_is_never_due(postgres: PostgresBacke
     await postgres.run(INSERT + "('q', '', NULL, 'infinity', now())")
     assert (await postgres.claim("q")).rows == []
     async with postgres.store.connect() as lane:
-        assert await lane.next_due(["q"]) == float("inf")
+        assert await lane.next_due(ClaimCursor(["q"])) == float("inf")
 
 
 @pytest.mark.parametrize("headers", ['["a"]', '"text"', "5", "true"])

@@ -29,7 +29,7 @@ ARGUMENTS = {
     "delete": f"{IDS}, {TOKENS}",
     "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
-    "next_due": "ARRAY['q', 'other']",
+    "next_due": f"ARRAY['q', 'other'], {MARKS}",
     "cancel_timer": "'q', 't'",
 }
 IN_CALLERS_TRANSACTION = {"cancel_timer"}  # where the settings are the user's

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from faststream_outbox.embedded import Database
@@ -121,7 +121,7 @@ async def test_what_is_no_session_is_refused(postgres: PostgresBackend, session:
 async def test_a_session_that_is_bound_by_table(postgres: PostgresBackend, outbox_postgres: Database) -> None:
     orders = Table("elsewhere", MetaData(), Column("id", Integer))
     other = create_async_engine(outbox_postgres.url("asyncpg"))
-    binds: dict[Any, AsyncEngine] = {postgres.outbox_table: postgres.engine, orders: other}
+    binds: Any = {postgres.outbox_table: postgres.engine, orders: other}
     async with AsyncSession(binds=binds) as session, session.begin():
         assert await postgres.store.insert(session, ROW) is not None
     await other.dispose()

@@ -26,7 +26,7 @@ async def buffers_of_claim(backend: PostgresBackend, start: tuple[float, int], *
         f"'11111111-1111-1111-1111-111111111111', 60, ARRAY['q'], ARRAY[{limit}], "
         f"ARRAY['{at}']::float8[], ARRAY[{row_id}], {limit}"
     )
-    statement: Statement = backend.store._statements.claim  # type: ignore[attr-defined]
+    statement: Statement = backend.store._statements.claim
     async with backend.engine.connect() as connection:
         for name, value in PLANNER_SETTINGS.items():
             await connection.execute(text(f"SET {name} = {value}"))
@@ -47,7 +47,7 @@ async def test_a_held_snapshot_does_not_make_claims_slower(postgres: PostgresBac
             for _ in range(100):
                 rows = (await lane.claim(cursor, limit=100, lease_seconds=60)).rows
                 await lane.settle(Settlement(row.lease, Ack()) for row in rows)
-        marked = await buffers_of_claim(postgres, cursor._marks["q"])
+        marked = await buffers_of_claim(postgres, cursor.marks["q"])
         swept = await buffers_of_claim(postgres, (-math.inf, 0))
     assert swept > 5 * fresh, "10,000 dead entries, which the snapshot keeps"
     assert marked < 2 * fresh, "the mark starts behind them"
@@ -62,7 +62,7 @@ async def test_leased_rows_in_front_are_not_read(postgres: PostgresBackend) -> N
         cursor._sweep_at = math.inf
         await lane.claim(cursor, limit=100, lease_seconds=600)
         # The mark is the smallest position of the last claim, which starts past its own rows the next time.
-        marked = await buffers_of_claim(postgres, cursor._marks["q"])
+        marked = await buffers_of_claim(postgres, cursor.marks["q"])
     assert marked < 2 * fresh
 
 
@@ -73,7 +73,7 @@ async def test_a_million_timers_do_not_make_claims_slower(postgres: PostgresBack
     burdened = await buffers_of_claim(postgres, (-math.inf, 0))
     assert burdened <= fresh + 20, "a deeper index, nothing more"
     async with postgres.store.connect() as lane:
-        assert await lane.next_due(["q"]) is not None
+        assert await lane.next_due(ClaimCursor(["q"])) == 0
         assert len((await lane.claim(ClaimCursor(["q"]), limit=2000, lease_seconds=60)).rows) == 1000
 
 
