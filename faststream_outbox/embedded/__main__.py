@@ -1,0 +1,116 @@
+"""`python -m faststream_outbox.embedded`: a server until Ctrl-C, or for as long as a command runs."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from faststream_outbox.embedded.database import DSN_VARIABLE
+from faststream_outbox.embedded.errors import EmbeddedPostgresError
+from faststream_outbox.embedded.server import EmbeddedPostgres
+
+_SERVER_POLL = 0.5
+# What shells answer for a command that is missing, and for one that a signal ended.
+_NOT_FOUND = 127
+_SIGNALLED = 128
+
+
+class _Terminated(BaseException):
+    """Somebody sent us SIGTERM; like KeyboardInterrupt a wish, and not an error."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    options = _parser().parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if command and shutil.which(command[0]) is None:
+        _complain(f"There is no command {command[0]!r} to run.")
+        return _NOT_FOUND
+    # Without a handler SIGTERM would end us on the spot, and leave the clean-up to the watchdog.
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        with EmbeddedPostgres(
+            bin_dir=options.bin_dir,
+            data_dir=options.data_dir,
+            port=options.port,
+            fast=options.fast,
+            account=options.account,
+        ) as server:
+            return _run(command, server) if command else _wait(server)
+    except EmbeddedPostgresError as error:
+        _complain(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except _Terminated:
+        return _SIGNALLED + signal.SIGTERM
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m faststream_outbox.embedded",
+        description="Run a PostgreSQL server until Ctrl-C, or for as long as a command runs.",
+    )
+    parser.add_argument("--bin-dir", help="the bin directory of a PostgreSQL installation (default: the wheel's)")
+    parser.add_argument("--data-dir", help="keep the data here (default: remove it with the server)")
+    parser.add_argument("--port", type=int, help="a fixed port (default: a free one)")
+    parser.add_argument("--fast", action="store_true", help="give up durability for speed, for tests")
+    parser.add_argument("--account", help="who runs the server when you are root (default: postgres, else nobody)")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- command",
+        help=f"run this with {DSN_VARIABLE} set, and exit with its exit code",
+    )
+    return parser
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _wait(server: EmbeddedPostgres) -> int:
+    sys.stdout.write(f"{server.dsn}\n")
+    sys.stdout.flush()
+    try:
+        while server.pid is not None:
+            time.sleep(_SERVER_POLL)
+    except KeyboardInterrupt:
+        # The way to end this program, and so a success.
+        return 0
+    _complain(f"The server ended by itself. The end of its log:\n{server.log_tail()}")
+    return 1
+
+
+def _run(command: list[str], server: EmbeddedPostgres) -> int:
+    process: subprocess.Popen[bytes] | None = None
+    asked_to_end = False
+
+    def pass_on(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+        if process is not None:
+            process.terminate()
+
+    # No exceptions from here on: one between the start of the command and our note of it would leave it behind.
+    signal.signal(signal.SIGTERM, pass_on)
+    # The terminal sends Ctrl-C to the command as well, which may want to finish its work.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    process = subprocess.Popen(command, env=os.environ | {DSN_VARIABLE: server.dsn})
+    if asked_to_end:
+        process.terminate()
+    code = process.wait()
+    return code if code >= 0 else _SIGNALLED - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
