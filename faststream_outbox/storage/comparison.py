@@ -214,7 +214,7 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
     def include_object(_item: object, name: str, type_: str, reflected: bool, found: object) -> bool:
         if type_ == "column" and isinstance(found, Column) and isinstance(found.type, NullType):
             wrong_type.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
-        return type_ == "table" or (type_ == "column" and not reflected)
+        return not reflected  # what is only in the database is the user's, and no news for the log
 
     options = {
         "include_schemas": True,
