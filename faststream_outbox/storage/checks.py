@@ -73,12 +73,12 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
     return None, None
 
 
-def check_seconds(what: str, value: object, *, least: float = 0.0) -> float:
-    """Return a finite number of seconds, `least` or more."""
+def check_number(what: str, value: object, *, least: float = 0.0) -> float:
+    """Return a finite number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}: {value!r}.")
+        raise TypeError(f"{what} is a number, not {type(value).__name__}: {value!r}.")
     if not math.isfinite(value) or value < least:
-        raise ValueError(f"{what} is a finite number of seconds from {least:g} up, not {value!r}.")
+        raise ValueError(f"{what} is a finite number from {least:g} up, not {value!r}.")
     return float(value)
 
 

@@ -20,7 +20,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
     refuse_timers,
 )
-from faststream_outbox.storage.checks import check_count, check_name, check_seconds
+from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -191,7 +191,7 @@ class MemoryConnection(StoreConnection):
         return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
 
     def _lease(self, rows: list[OutboxRow], lease_seconds: float, now: float) -> list[OutboxRow]:
-        seconds, token = check_seconds("lease_seconds", lease_seconds), uuid4()
+        seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
         for row in rows:
             row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
             row.deliveries_count += 1
@@ -200,7 +200,7 @@ class MemoryConnection(StoreConnection):
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases."""
-        seconds = check_seconds("lease_seconds", lease_seconds)
+        seconds = check_number("lease_seconds", lease_seconds)
         held = {lease: row for lease in leases if (row := self._held(lease)) is not None}
         for row in held.values():
             row.lease_expires_epoch = self._store.clock() + seconds

@@ -24,7 +24,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
     refuse_timers,
 )
-from faststream_outbox.storage.checks import check_count, check_name, check_seconds
+from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
@@ -183,7 +183,7 @@ class PostgresConnection(StoreConnection):
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
     async def _lease(self, statement: Statement, lease_seconds: float, *args: Any) -> list[OutboxRow]:
-        seconds = check_seconds("lease_seconds", lease_seconds)
+        seconds = check_number("lease_seconds", lease_seconds)
         return [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
@@ -191,7 +191,7 @@ class PostgresConnection(StoreConnection):
         held = sorted(set(leases))
         if not held:
             return frozenset()
-        seconds = check_seconds("lease_seconds", lease_seconds)
+        seconds = check_number("lease_seconds", lease_seconds)
         return _leases(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
