@@ -99,13 +99,16 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
     """Take a connection from the engine's pool and set it up for claims and settles; give it back as it was."""
     check_engine(engine)
     async with engine.connect() as connection:
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-        driver_connection = (await connection.get_raw_connection()).driver_connection
-        executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
-        # Behind a pooler the next statement may run on another server connection: settings would not hold there, and
-        # would leak to others. A pooler answers for itself when it is asked whom one talks to.
-        direct = (await executor.fetch(BACKEND_PID))[0][0] == executor.connected_to()
         try:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            # The first statement goes through SQLAlchemy: should the server have gone away since this connection was
+            # pooled, SQLAlchemy then throws out all that were pooled before, not one per attempt.
+            [[pid]] = await connection.run_sync(run_on, BACKEND_PID)
+            driver_connection = (await connection.get_raw_connection()).driver_connection
+            executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
+            # Behind a pooler the next statement may run on another server connection: settings would not hold there,
+            # and would leak to others. A pooler answers for itself when it is asked whom one talks to.
+            direct = pid == executor.connected_to()
             if direct:
                 await executor.fetch(SET_CONFIG, list(PLANNER_SETTINGS), list(PLANNER_SETTINGS.values()))
             yield executor

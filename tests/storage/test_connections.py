@@ -1,6 +1,7 @@
 """The store's own connections: borrowed from the pool, given back as they were, never given back broken."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -95,6 +96,30 @@ async def test_a_lane_whose_server_process_is_gone_fails_and_the_next_works(one_
     async with one_connection.store.connect() as lane:
         await lane.ping()
     await one_connection.engine.dispose()
+
+
+async def test_a_pool_full_of_dead_connections_is_thrown_out_at_once(outbox_postgres: Database, driver: str) -> None:
+    """As after a restart of the server: the first attempt may fail, the second does not."""
+    backend = PostgresBackend(create_async_engine(outbox_postgres.url(driver), pool_size=5))
+    await backend.create()
+    async with AsyncExitStack() as stack:
+        for _ in range(5):
+            connection = await stack.enter_async_context(backend.engine.connect())
+            await connection.execute(text("SELECT 1"))
+    killer = create_async_engine(backend.engine.url)
+    async with killer.connect() as connection:
+        kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
+        assert (await connection.execute(text(f"{kill} AND pid <> pg_backend_pid()"))).scalar_one() >= 5
+    await killer.dispose()
+    failures = 0
+    for _ in range(2):
+        try:
+            async with backend.store.connect() as lane:
+                await lane.ping()
+        except Exception:  # noqa: BLE001 - each driver has its own word for it
+            failures += 1
+    assert failures <= 1
+    await backend.engine.dispose()
 
 
 async def test_a_cancelled_lane_is_not_given_back_in_the_middle_of_a_statement(
