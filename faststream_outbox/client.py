@@ -1,12 +1,14 @@
 """The outbox at its lowest: single operations on rows, for programs that do their own consuming.
 
-Each takes the connection it runs on. Inside an open transaction it takes part in it; otherwise it commits by itself.
+What publishes (`insert`, `insert_batch`, `cancel_timer`) writes in the caller's transaction, which the caller commits.
+What consumes (`fetch`, and all that settles) takes part in an open transaction too, and otherwise commits by itself.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Table
@@ -28,6 +30,10 @@ from faststream_outbox.storage import (
     StoreConnection,
     TimerConflict,
 )
+from faststream_outbox.storage.checks import check_number
+
+# Rows whose lease ran out have their turn even when there always are others.
+_SUSPECTS_EVERY: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class AbstractOutboxClient(ABC):
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._cursors: dict[tuple[str, ...], ClaimCursor] = {}
+        self._fetches = 0
 
     @abstractmethod
     def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
@@ -75,15 +83,22 @@ class AbstractOutboxClient(ABC):
     async def fetch(
         self, conn: AsyncConnection | None, queues: Sequence[str], *, limit: int, lease_ttl_seconds: float
     ) -> list[OutboxRow]:
-        """Lease up to `limit` due rows, those whose lease ran out last."""
-        lane = self._lane(conn)
-        rows = (await lane.claim(ClaimCursor(queues), limit=limit, lease_seconds=lease_ttl_seconds)).rows
-        while len(rows) < limit:
-            suspects = (await lane.claim_suspect(queues, lease_seconds=lease_ttl_seconds)).rows
-            if not suspects:
-                break
-            rows.extend(suspects)
+        """Lease up to `limit` due rows; or one whose lease ran out, alone, because it may have ended its process."""
+        lane, cursor = self._lane(conn), self._cursor(queues)
+        check_number("lease_ttl_seconds", lease_ttl_seconds)
+        self._fetches += 1
+        rows: list[OutboxRow] = []
+        if self._fetches % _SUSPECTS_EVERY:
+            rows = (await lane.claim(cursor, limit=limit, lease_seconds=lease_ttl_seconds)).rows
+        if not rows:
+            rows = (await lane.claim_suspect(cursor.queues, lease_seconds=lease_ttl_seconds)).rows
+        if not rows:
+            rows = (await lane.claim(cursor, limit=limit, lease_seconds=lease_ttl_seconds)).rows
         return rows
+
+    def _cursor(self, queues: Sequence[str]) -> ClaimCursor:
+        names = ClaimCursor(queues).queues
+        return self._cursors.setdefault(names, ClaimCursor(names))
 
     async def delete_with_lease(
         self, conn: AsyncConnection | None, message_id: int, acquired_token: UUID, *, dead: Dead | None = None
@@ -171,7 +186,10 @@ class OutboxClient(AbstractOutboxClient):
 
     def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
         if not isinstance(conn, AsyncConnection):
-            raise TypeError(f"OutboxClient needs a live AsyncConnection, not {type(conn).__name__}: engine.connect().")
+            raise TypeError(
+                f"OutboxClient needs a live AsyncConnection, not {type(conn).__name__}: "
+                "async with engine.connect() as conn."
+            )
         return self.store.borrow(conn)
 
 

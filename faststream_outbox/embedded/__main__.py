@@ -79,7 +79,7 @@ def _complain(text: str) -> None:
 
 
 def _wait(server: EmbeddedPostgres) -> int:
-    sys.stdout.write(f"{server.dsn}\n")
+    sys.stdout.write(f"{server.dsn}\n{server.url('asyncpg')}\n")
     sys.stdout.flush()
     try:
         while server.pid is not None:

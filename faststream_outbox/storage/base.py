@@ -113,7 +113,7 @@ class Store(ABC):
         """Insert one row; None when its timer is already waiting, which `extend` moves to the later deadline."""
 
     @abstractmethod
-    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
         """Insert rows in one statement; the ids come in the order of the rows. Timers go one by one."""
 
     @abstractmethod
@@ -135,9 +135,16 @@ class Store(ABC):
         """Raise `RuntimeError` with everything that the live tables lack, and the DDL that mends it."""
 
 
-def refuse_timers(rows: Sequence[NewRow]) -> None:
-    """Refuse what a batch cannot promise: which of its timers were already waiting."""
+def check_row(row: object) -> None:
+    """Refuse what is no row."""
+    if not isinstance(row, NewRow):
+        raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
+
+
+def check_batch(rows: Sequence[NewRow]) -> None:
+    """Refuse what is no row, and what a batch cannot promise: which of its timers were already waiting."""
     for row in rows:
+        check_row(row)
         if row.timer_id is not None:
             raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
 

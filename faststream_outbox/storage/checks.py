@@ -66,7 +66,7 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
         if not isinstance(activate_at, datetime):
             raise TypeError(f"activate_at is a datetime, not {type(activate_at).__name__}.")
         if activate_at.utcoffset() is None:
-            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=datetime.UTC).")
+            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
         if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
             raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
         return None, (activate_at.astimezone(UTC) - _EPOCH) / timedelta(seconds=1)

@@ -41,6 +41,8 @@ class ClaimCursor:
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
+        if isinstance(queues, str):
+            raise TypeError(f"queues is a list of names: [{queues!r}].")
         self.queues = tuple(dict.fromkeys(check_name("queue", queue) for queue in queues))
         if not self.queues:
             raise ValueError("A claim needs at least one queue.")

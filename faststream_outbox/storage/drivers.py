@@ -86,6 +86,8 @@ def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
 
 def check_engine(engine: AsyncEngine) -> None:
     """Refuse an engine whose driver the store does not speak."""
+    if not isinstance(engine, AsyncEngine):
+        raise TypeError(f"engine is an AsyncEngine, made by create_async_engine(…), not {type(engine).__name__}.")
     dialect, driver = engine.dialect.name, engine.dialect.driver
     if dialect != "postgresql" or driver not in DRIVERS:
         raise ValueError(

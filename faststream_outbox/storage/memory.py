@@ -17,8 +17,9 @@ from faststream_outbox.storage.base import (
     Store,
     StoreConnection,
     TimerConflict,
+    check_batch,
+    check_row,
     check_timer_conflict,
-    refuse_timers,
 )
 from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.cursor import ClaimCursor
@@ -66,6 +67,7 @@ class MemoryStore(Store):
     ) -> int | None:
         """Insert one row."""
         del session
+        check_row(row)
         check_timer_conflict(timer_conflict)
         waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
         if waiting is None:
@@ -76,10 +78,11 @@ class MemoryStore(Store):
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))
         return None
 
-    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
         """Insert rows."""
         del session
-        refuse_timers(rows)
+        rows = list(rows)
+        check_batch(rows)
         return [self.add(row) for row in rows]
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:

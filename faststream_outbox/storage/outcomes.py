@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from faststream_outbox.storage.checks import MAX_DELAY
 from faststream_outbox.storage.rows import Lease
@@ -31,6 +31,13 @@ class Retry:
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.delay_seconds, bool) or not isinstance(self.delay_seconds, int | float):
+            raise TypeError(f"delay_seconds is a number, not {type(self.delay_seconds).__name__}.")
+        if isinstance(self.attempts_count, bool) or not isinstance(self.attempts_count, int):
+            raise TypeError(f"attempts_count is a whole number, not {type(self.attempts_count).__name__}.")
+        _check_times(self)
+
     @property
     def bounded_delay(self) -> float:
         """The delay as Postgres can add it: what a strategy got wrong must not keep the row from being settled."""
@@ -50,6 +57,11 @@ class Dead:
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
 
+    def __post_init__(self) -> None:
+        if self.reason not in get_args(FailureReason):
+            raise ValueError(f"reason is one of {', '.join(get_args(FailureReason))}, not {self.reason!r}.")
+        _check_times(self)
+
 
 Outcome = Ack | Retry | Dead
 
@@ -60,6 +72,10 @@ class Settlement:
 
     lease: Lease
     outcome: Outcome
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.outcome, Ack | Retry | Dead):
+            raise TypeError(f"An outcome is Ack(), Retry(…) or Dead(…), not {self.outcome!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +111,10 @@ def clean_exception_text(text: str | None) -> str | None:
         half = (MAX_EXCEPTION_BYTES - len(mark)) // 2
         data = data[:half] + mark + data[-half:]
     return data.decode(errors="ignore")
+
+
+def _check_times(outcome: Retry | Dead) -> None:
+    for name in ("first_attempt_at", "last_attempt_at"):
+        at = getattr(outcome, name)
+        if at is not None and at.utcoffset() is None:
+            raise ValueError(f"{name} has no time zone: {at!r}. Use datetime.now(UTC).")

@@ -21,8 +21,9 @@ from faststream_outbox.storage.base import (
     Store,
     StoreConnection,
     TimerConflict,
+    check_batch,
+    check_row,
     check_timer_conflict,
-    refuse_timers,
 )
 from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.cursor import ClaimCursor
@@ -80,6 +81,7 @@ class PostgresStore(Store):
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:
         """Insert one row, in the caller's transaction."""
+        check_row(row)
         check_timer_conflict(timer_conflict)
         return await _run(session, self.insert_sync, row, timer_conflict)
 
@@ -100,9 +102,10 @@ class PostgresStore(Store):
         records = self._execute(session, statement, *values)
         return next((row_id for row_id, inserted in records if inserted), None)
 
-    async def insert_many(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
+    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
         """Insert rows in one statement, in the caller's transaction."""
-        refuse_timers(rows)
+        rows = list(rows)
+        check_batch(rows)
         return await _run(session, self.insert_many_sync, rows) if rows else []
 
     def insert_many_sync(self, session: Session | Connection, rows: Sequence[NewRow]) -> list[int]:
@@ -139,7 +142,7 @@ class PostgresStore(Store):
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Take a connection from the engine's pool."""
         if self.engine is None:
-            raise RuntimeError("This store has no engine, so it can only publish: OutboxBroker(engine, …) to consume.")
+            raise RuntimeError("Without an engine one can only publish: give one to consume.")
         async with open_executor(self.engine) as executor:
             yield PostgresConnection(executor, self._statements)
 
@@ -152,7 +155,7 @@ class PostgresStore(Store):
         from faststream_outbox.storage.validation import validate_schema  # noqa: PLC0415 - Alembic is optional
 
         if self.engine is None:
-            raise RuntimeError("This store has no engine to ask: OutboxBroker(engine, …) to validate the schema.")
+            raise RuntimeError("Without an engine there is no database to ask: give one to validate the schema.")
         await validate_schema(self.engine, self.outbox_table, self.dlq_table, check_autovacuum=check_autovacuum)
 
 
@@ -277,7 +280,7 @@ async def _run(
     if not isinstance(session, AsyncSession | AsyncConnection):
         raise TypeError(
             f"session is the AsyncSession or AsyncConnection of your open transaction, not {type(session).__name__}: "
-            "the message is written with your own changes, or not at all."
+            "the message is written with your own changes, or not at all. Make one with async_sessionmaker(engine)."
         )
     return await session.run_sync(function, *args, **kwargs)
 

@@ -47,6 +47,7 @@ def make_outbox_table(
     """
     if isinstance(fillfactor, bool) or not isinstance(fillfactor, int) or not 10 <= fillfactor <= 100:  # noqa: PLR2004 - Postgres' own bounds
         raise ValueError(f"fillfactor is a percentage from 10 to 100, not {fillfactor!r}.")
+    _check_metadata(metadata)
     _check_identifier("table", table_name)
     _check_identifier("NOTIFY channel", notify_channel(table_name, schema or metadata.schema))
     options = {"fillfactor": fillfactor, **AUTOVACUUM}
@@ -109,6 +110,7 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
         dlq_table = make_dlq_table(metadata)
 
     """
+    _check_metadata(metadata)
     _check_identifier("table", table_name)
     return Table(
         table_name,
@@ -182,6 +184,11 @@ def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:
 
 def _index_name(table_name: str, suffix: str) -> str:
     return _check_identifier("index", f"{table_name}_{suffix}")
+
+
+def _check_metadata(metadata: object) -> None:
+    if not isinstance(metadata, MetaData):
+        raise TypeError(f"metadata is a MetaData, such as Base.metadata, not {metadata!r}.")
 
 
 def _check_identifier(kind: str, name: str) -> str:

@@ -122,7 +122,7 @@ async def test_a_released_row_is_found_again_by_the_same_cursor(backend: Backend
     assert set(found) >= {row.id for row in first.rows}
 
 
-@pytest.mark.parametrize("queues", [[], [""], ["x" * 256], [None]])
+@pytest.mark.parametrize("queues", [[], [""], ["x" * 256], [None], "orders"])
 def test_wrong_queues_are_refused(queues: list[str]) -> None:
     with pytest.raises((TypeError, ValueError)):
         ClaimCursor(queues)

@@ -84,6 +84,15 @@ async def test_no_rows_are_no_work(backend: Backend) -> None:
         assert await backend.store.insert_many(session, []) == []
 
 
+async def test_what_is_no_row_is_refused(backend: Backend) -> None:
+    async with backend.transaction() as session:
+        with pytest.raises(TypeError, match="NewRow"):
+            await backend.store.insert(session, {"queue": "q"})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="NewRow"):
+            await backend.store.insert_many(session, [b"x"])  # type: ignore[list-item]
+        assert len(await backend.store.insert_many(session, (NewRow("q", b"") for _ in range(2)))) == 2
+
+
 async def test_a_batch_takes_no_timers(backend: Backend) -> None:
     async with backend.transaction() as session:
         with pytest.raises(ValueError, match="one by one"):

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -166,6 +167,22 @@ async def test_some_lost_leases_do_not_harm_the_others(backend: Backend, outcome
         settled = await lane.settle([Settlement(lease, outcome) for lease in reversed(leases)])
     assert settled.held == {row.lease for row in rows if row.id % 3}
     assert settled.lost == {lease for lease in leases if lease.row_id % 3 == 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Dead("ValueError: no"), "retry_terminal"),  # type: ignore[arg-type]
+        (lambda: Dead("rejected", last_attempt_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001
+        (lambda: Retry(1.0, 1, first_attempt_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001
+        (lambda: Retry(timedelta(seconds=1), 1), "delay_seconds"),  # type: ignore[arg-type]
+        (lambda: Retry(1.0, None), "attempts_count"),  # type: ignore[arg-type]
+        (lambda: Settlement(Lease(1, uuid4()), "done"), "An outcome is"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_outcome_is_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        make()
 
 
 async def test_the_first_verdict_on_a_lease_stands(backend: Backend) -> None:

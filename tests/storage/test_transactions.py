@@ -2,10 +2,11 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, select, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from faststream_outbox.embedded import Database
@@ -153,14 +154,16 @@ async def test_a_store_without_an_engine_publishes_and_says_that_it_cannot_consu
     store = PostgresStore(None, postgres.outbox_table)
     async with async_sessionmaker(postgres.engine)() as session, session.begin():
         assert await store.insert(session, ROW) is not None
-    with pytest.raises(RuntimeError, match="no engine"):
+    with pytest.raises(RuntimeError, match="Without an engine"):
         async with store.connect():
             pass
-    with pytest.raises(RuntimeError, match="no engine"):
+    with pytest.raises(RuntimeError, match="Without an engine"):
         await store.validate_schema()
 
 
 def test_another_driver_is_refused() -> None:
-    engine = SimpleNamespace(dialect=SimpleNamespace(name="sqlite", driver="aiosqlite"))
+    engine = Mock(AsyncEngine, dialect=SimpleNamespace(name="sqlite", driver="aiosqlite"))
+    with pytest.raises(TypeError, match="create_async_engine"):
+        PostgresStore(create_engine("sqlite://"), make_outbox_table(MetaData()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"sqlite\+aiosqlite.*postgresql\+asyncpg"):
-        PostgresStore(engine, make_outbox_table(MetaData()))  # type: ignore[arg-type]
+        PostgresStore(engine, make_outbox_table(MetaData()))
