@@ -91,7 +91,7 @@ class AbstractOutboxClient(ABC):
         if self._fetches % _SUSPECTS_EVERY:
             rows = (await lane.claim(cursor, limit=limit, lease_seconds=lease_ttl_seconds)).rows
         if not rows:
-            rows = (await lane.claim_suspect(cursor.queues, lease_seconds=lease_ttl_seconds)).rows
+            rows = (await lane.claim_suspect(cursor, lease_seconds=lease_ttl_seconds)).rows
         if not rows:
             rows = (await lane.claim(cursor, limit=limit, lease_seconds=lease_ttl_seconds)).rows
         return rows

@@ -21,7 +21,15 @@ from faststream_outbox.storage import (
     make_dlq_table,
     make_outbox_table,
 )
+from faststream_outbox.storage.cursor import END
 from faststream_outbox.storage.schema import quoted_name
+
+
+def everywhere(*queues: str) -> ClaimCursor:
+    """A cursor that has seen its queues to their ends, and so looks everywhere for suspects."""
+    cursor = ClaimCursor(queues)
+    cursor.reach = dict.fromkeys(queues, END)
+    return cursor
 
 
 @dataclass

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.outcomes import Settled, Settlement
@@ -15,7 +15,7 @@ from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 TimerConflict = Literal["ignore", "extend"]
 
 # What a caller publishes through; a store that knows no transactions takes None.
-SessionOrConnection = AsyncSession | AsyncConnection
+SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,15 @@ class StoreConnection(ABC):
         """Lease up to `limit` due rows that are free; those whose lease ran out are left to `claim_suspect`."""
 
     @abstractmethod
-    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
-        """Lease one row whose lease ran out, alone, because it may have ended the process that held it."""
+    async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
+        """Lease one row whose lease ran out, alone, because it may have ended the process that held it.
+
+        It looks as far as the cursor's claims have come, so claim first.
+        """
 
     @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
-        """Lengthen leases; what does not come back has been lost."""
+        """Lengthen leases; what does not come back has been lost, or is locked by somebody at this moment."""
 
     @abstractmethod
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
@@ -110,7 +113,7 @@ class Store(ABC):
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:
-        """Insert one row; None when its timer is already waiting, which `extend` moves to the later deadline."""
+        """Insert one row; None when its timer is there already, which `extend` moves to the later deadline if free."""
 
     @abstractmethod
     async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:

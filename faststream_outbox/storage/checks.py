@@ -42,8 +42,11 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     for name in headers:
         if not isinstance(name, str):
             raise TypeError(f"A header's name is a str, not {type(name).__name__}: {name!r}.")
-    for text in _texts(headers):
-        _check_text("A header", text)
+    try:
+        for text in _texts(headers):
+            _check_text("A header", text)
+    except RecursionError as error:
+        raise ValueError("headers hold themselves, or are nested too deeply to be stored.") from error
     try:
         return json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -69,7 +72,8 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
             raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
         if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
             raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
-        return None, (activate_at.astimezone(UTC) - _EPOCH) / timedelta(seconds=1)
+        # A difference of aware datetimes, which is right even where one of them has no UTC date in the calendar.
+        return None, (activate_at - _EPOCH) / timedelta(seconds=1)
     return None, None
 
 

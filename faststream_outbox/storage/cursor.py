@@ -9,7 +9,8 @@ from typing import Final
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.storage.rows import OutboxRow, Position
 
-BEGINNING: Final[Position] = (-math.inf, 0)
+BEGINNING: Final[Position] = (-math.inf, -(2**63))
+END: Final[Position] = (math.inf, 2**63 - 1)
 
 # A sweep reads whatever lies dead at the front of a queue. It may take a twentieth of the time, no more.
 SWEEP_SHARE: Final = 20
@@ -48,6 +49,9 @@ class ClaimCursor:
             raise ValueError("A claim needs at least one queue.")
         self._busy: set[str] = set()
         self.marks = dict.fromkeys(self.queues, BEGINNING)
+        # How far claims have come in each queue: whatever anybody has claimed lies before that, or before the end of
+        # what was there when a claim found nothing more.
+        self.reach = dict.fromkeys(self.queues, BEGINNING)
         self._waiting = list(self.queues)  # the longest unserved first
         self._sweep_at = -math.inf
         self._sweep_took = math.inf
@@ -69,6 +73,7 @@ class ClaimCursor:
     def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
         """Take note of what a claim brought; tell whether more is likely to be there."""
         taken = Counter(row.queue for row in rows)
+        self._note_reach(rows)
         left = plan.limit
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             if left <= 0:
@@ -78,19 +83,32 @@ class ClaimCursor:
                 self._busy.add(queue)
             elif left > 0:
                 self._busy.discard(queue)
+                self.reach[queue] = END
         self._waiting.sort(key=taken.__contains__)
-        lowest: dict[str, Position] = {}
-        for row in rows:
-            lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))
-        self.marks.update(lowest)
         if plan.sweep:
-            took = ended - began
-            # The quicker of the last two: one hiccup must not put the next sweep off.
-            self._sweep_at = ended + min(SWEEP_SHARE * min(took, self._sweep_took), MAX_SWEEP_INTERVAL)
-            self._sweep_took = took
+            self._put_off_sweep(began, ended)
         return len(rows) >= plan.limit or any(
             taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True)
         )
+
+    def abandon(self, plan: ClaimPlan, *, began: float, ended: float) -> None:
+        """Take note that a claim failed; if it was a sweep, perhaps because sweeps are too slow here."""
+        if plan.sweep:
+            self._put_off_sweep(began, ended)
+
+    def _note_reach(self, rows: Sequence[OutboxRow]) -> None:
+        lowest: dict[str, Position] = {}
+        for row in rows:
+            lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))
+            reach = self.reach[row.queue]
+            self.reach[row.queue] = row.position if reach == END else max(reach, row.position)
+        self.marks.update(lowest)
+
+    def _put_off_sweep(self, began: float, ended: float) -> None:
+        took = ended - began
+        # The quicker of the last two: one hiccup must not put the next sweep off.
+        self._sweep_at = ended + min(SWEEP_SHARE * min(took, self._sweep_took), MAX_SWEEP_INTERVAL)
+        self._sweep_took = took
 
     def restart(self) -> None:
         """Forget the marks: the next claim sweeps."""

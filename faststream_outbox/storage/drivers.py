@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from faststream_outbox.storage.statements import BACKEND_PID, PLANNER_SETTINGS, RESET_CONFIG, SET_CONFIG, Statement
+from faststream_outbox.storage.statements import LANE_SETTINGS, SET_CONFIG, WHO_AND_HOW, Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
 
@@ -70,6 +70,8 @@ class BorrowedExecutor:
     async def fetch(self, statement: Statement, *args: Any) -> Records:
         """Run a statement and return what it returns."""
         connection = self._connection
+        if connection.sync_connection is not None and _autocommits(connection.sync_connection):
+            return await connection.run_sync(run_on, statement, *args)
         # A savepoint, so that a statement that fails leaves the caller's transaction usable.
         transaction = connection.begin_nested() if connection.in_transaction() else connection.begin()
         async with transaction:
@@ -78,10 +80,16 @@ class BorrowedExecutor:
 
 def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
     """Run a statement in the transaction that is open on a synchronous connection; asynchronous ones `run_sync` it."""
+    if connection.get_execution_options().get("schema_translate_map"):
+        raise ValueError("schema_translate_map is not followed here: define the outbox with schema=… instead.")
     if connection.dialect.paramstyle == "numeric_dollar":
         return connection.exec_driver_sql(statement.text, args).fetchall()
     named = {f"p{number}": value for number, value in enumerate(args, start=1)}
     return connection.exec_driver_sql(statement.pyformat, named).fetchall()
+
+
+def _autocommits(connection: Connection) -> bool:
+    return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def check_engine(engine: AsyncEngine) -> None:
@@ -105,21 +113,43 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             # The first statement goes through SQLAlchemy: should the server have gone away since this connection was
             # pooled, SQLAlchemy then throws out all that were pooled before, not one per attempt.
-            [[pid]] = await connection.run_sync(run_on, BACKEND_PID)
+            [[pid, *settings]] = await connection.run_sync(run_on, WHO_AND_HOW)
             driver_connection = (await connection.get_raw_connection()).driver_connection
             executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
             # Behind a pooler the next statement may run on another server connection: settings would not hold there,
             # and would leak to others. A pooler answers for itself when it is asked whom one talks to.
             direct = pid == executor.connected_to()
             if direct:
-                await executor.fetch(SET_CONFIG, list(PLANNER_SETTINGS), list(PLANNER_SETTINGS.values()))
+                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), list(LANE_SETTINGS.values()))
             yield executor
-            if direct:
-                await executor.fetch(RESET_CONFIG, list(PLANNER_SETTINGS))
         except BaseException:
             # Whatever state it is in, the pool must not hand it to anybody.
             await connection.invalidate()
             raise
+        if direct:
+            try:
+                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), settings)
+            except Exception:  # noqa: BLE001 - it died, and whoever used it had no reason to care
+                await connection.invalidate()
+
+
+# Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
+# trigger's veto (P0); and a batch that takes too long (57014), of which a half may not.
+_ROW_ERRORS: Final = ("22", "23", "54", "57014", "P0")
+# What drivers raise, without a code, for a value that they cannot even send.
+_CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
+
+
+def concerns_rows(error: BaseException) -> bool:
+    """Tell whether an error is about what was sent, so that less of it may pass."""
+    state = sqlstate(error)
+    return state.startswith(_ROW_ERRORS) or (not state and _is_client_error(error))
+
+
+def _is_client_error(error: BaseException) -> bool:
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    return isinstance(error, _CLIENT_ERRORS) or type(error).__name__ == "DataError"
 
 
 def sqlstate(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The store in memory, for the tests of users: the same contract, without a database and without transactions."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -74,7 +74,7 @@ class MemoryStore(Store):
             return self.add(row)
         next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
         now = self.clock()
-        if timer_conflict == "extend" and waiting.lease_expires_epoch <= now:
+        if timer_conflict == "extend" and waiting.acquired_token is None:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))
         return None
 
@@ -102,6 +102,8 @@ class MemoryStore(Store):
         """Read rows without leasing them."""
         del session
         check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
@@ -175,16 +177,17 @@ class MemoryConnection(StoreConnection):
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
-    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
+    async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
         began, now = time.monotonic(), self._store.clock()
-        expired = (
+        expired = [
             row
-            for queue in queues
+            for queue, end in cursor.reach.items()
             for row in self._due(queue, now)
-            if row.acquired_token is not None and row.lease_expires_epoch <= now
-        )
-        rows = self._lease(list(islice(expired, 1)), lease_seconds, now)
+            if row.acquired_token is not None and row.lease_expires_epoch <= now and row.position <= end
+        ]
+        expired.sort(key=attrgetter("lease_expires_epoch", "id"))
+        rows = self._lease(expired[:1], lease_seconds, now)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
@@ -219,7 +222,7 @@ class MemoryConnection(StoreConnection):
             released.add(given.lease)
             row.deliveries_count -= 1
             row.acquired_epoch = None
-            row.acquired_token = row.acquired_token if given.suspect else None
+            row.acquired_token = uuid4() if given.suspect else None
             row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
         return frozenset(released)
 

@@ -41,7 +41,7 @@ class Retry:
     @property
     def bounded_delay(self) -> float:
         """The delay as Postgres can add it: what a strategy got wrong must not keep the row from being settled."""
-        return min(max(0.0, self.delay_seconds), MAX_DELAY.total_seconds())
+        return float(min(max(0.0, self.delay_seconds), MAX_DELAY.total_seconds()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Settled:
 
 
 class SettleInterruptedError(Exception):
-    """The store stopped answering in the middle of a settle; `settled` tells what had been written by then."""
+    """A settle could not be finished; `settled` tells what had been written by then, the cause why."""
 
     def __init__(self, settled: Settled) -> None:
         super().__init__(f"The settle was interrupted after {len(settled.held)} rows; the rest is to be tried again.")

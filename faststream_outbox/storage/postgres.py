@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.base import (
@@ -32,6 +32,7 @@ from faststream_outbox.storage.drivers import (
     Executor,
     Records,
     check_engine,
+    concerns_rows,
     open_executor,
     run_on,
     sqlstate,
@@ -48,12 +49,11 @@ from faststream_outbox.storage.outcomes import (
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 from faststream_outbox.storage.statements import PING, Statement, Statements
 
-# Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
-# trigger's veto (P0).
-_ROW_ERRORS: Final = ("22", "23", "54", "P0")
 # Errors that concern every row of a statement, and no other statement: a table or column that is missing.
 _STATEMENT_ERRORS: Final = ("42",)
 
+# The first instant that Postgres can name, in the year 4714 before Christ.
+_CALENDAR_BEGINS: Final = -210_866_803_200.0
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -94,13 +94,15 @@ class PostgresStore(Store):
         statements, keyed = self._statements, row.key is not None
         if row.timer_id is None:
             statement = statements.insert_keyed if keyed else statements.insert
-        elif timer_conflict == "ignore":
-            statement = statements.insert_keyed_timer if keyed else statements.insert_timer
         else:
-            statement = statements.extend_keyed_timer if keyed else statements.extend_timer
+            statement = statements.insert_keyed_timer if keyed else statements.insert_timer
         values = (row.queue, row.key, row.payload, row.headers_json, row.timer_id, row.delay_seconds, row.due_epoch)
         records = self._execute(session, statement, *values)
-        return next((row_id for row_id, inserted in records if inserted), None)
+        if records:
+            return int(records[0][0])
+        if timer_conflict == "extend":
+            self._execute(session, statements.extend_timer, row.queue, row.timer_id, row.due_epoch, row.delay_seconds)
+        return None
 
     async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
         """Insert rows in one statement, in the caller's transaction."""
@@ -130,6 +132,8 @@ class PostgresStore(Store):
     ) -> list[OutboxRow]:
         """Read rows without leasing them, in the caller's transaction."""
         check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
         records = await _run(session, self._execute, self._statements.read, queue, limit)
         return [OutboxRow(*record) for record in records]
 
@@ -172,15 +176,20 @@ class PostgresConnection(StoreConnection):
         began = time.monotonic()
         plan = cursor.plan(limit, began)
         asked = (list(plan.queues), list(plan.quotas), *_starts(plan.starts), limit)
-        rows = await self._lease(self._statements.claim, lease_seconds, *asked)
+        try:
+            rows = await self._lease(self._statements.claim, lease_seconds, *asked)
+        except BaseException:
+            cursor.abandon(plan, began=began, ended=time.monotonic())
+            raise
         rows.sort(key=attrgetter("position"))
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
-    async def claim_suspect(self, queues: Sequence[str], *, lease_seconds: float) -> Claim:
+    async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
         began = time.monotonic()
-        rows = await self._lease(self._statements.claim_suspect, lease_seconds, list(queues))
+        queues, ends = list(cursor.reach), list(cursor.reach.values())
+        rows = await self._lease(self._statements.claim_suspect, lease_seconds, queues, *_ends(ends))
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
@@ -233,10 +242,9 @@ class PostgresConnection(StoreConnection):
         try:
             held = _leases(await self._executor.fetch(statement, *_columns(entries)))
         except Exception as error:
-            state = sqlstate(error)
-            if state.startswith(_STATEMENT_ERRORS) or (state.startswith(_ROW_ERRORS) and len(entries) == 1):
+            if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
-            elif state.startswith(_ROW_ERRORS):
+            elif concerns_rows(error):
                 middle = len(entries) // 2
                 await self._settle_or_split(statement, entries[:middle], tally)
                 await self._settle_or_split(statement, entries[middle:], tally)
@@ -272,11 +280,13 @@ class _Tally:
 
 
 async def _run(
-    session: SessionOrConnection | None,
+    session: Any,
     function: Callable[Concatenate[Any, _P], _T],
     *args: _P.args,
     **kwargs: _P.kwargs,
 ) -> _T:
+    if isinstance(session, async_scoped_session):
+        session = session()
     if not isinstance(session, AsyncSession | AsyncConnection):
         raise TypeError(
             f"session is the AsyncSession or AsyncConnection of your open transaction, not {type(session).__name__}: "
@@ -287,7 +297,13 @@ async def _run(
 
 def _starts(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
     # To the next float below, so that rounding on the way never starts a claim after its mark.
-    return [math.nextafter(at, -math.inf) for at, _ in positions], [row_id for _, row_id in positions]
+    below = (math.nextafter(at, -math.inf) for at, _ in positions)
+    return [at if at > _CALENDAR_BEGINS else -math.inf for at in below], [row_id for _, row_id in positions]
+
+
+def _ends(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
+    above = (math.nextafter(at, math.inf) for at, _ in positions)
+    return [at if at > _CALENDAR_BEGINS else -math.inf for at in above], [row_id for _, row_id in positions]
 
 
 def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:

@@ -2,7 +2,7 @@
 
 They share four habits. The lease's token is compared inside the statement, never in the caller. Time is the database's
 `now()`, and times travel as epoch seconds, because drivers fail on instants that `datetime` cannot hold. Batches come
-as sorted arrays, so rows are locked in the order of their ids (see `PLANNER_SETTINGS`). No input of a user's becomes
+as sorted arrays, so rows are locked in the order of their ids (see `LANE_SETTINGS`). No input of a user's becomes
 part of a text: table names are quoted, the rest are parameters.
 """
 
@@ -16,26 +16,26 @@ from sqlalchemy import Table
 
 from faststream_outbox.storage.schema import quoted_name
 
-# The settings under which claims and settles are planned, on the store's own connections. A plan is made once and kept;
-# made while the table was small it would be a scan of all of it, and the next burst of rows would meet it. So one plan
-# is left to make: the index probed for each element of the array, hashed with the array's other columns.
-PLANNER_SETTINGS: Final = {
+# The settings of the store's own connections. A plan is made once and kept; made while the table was small it would be
+# a scan of all of it, and the next burst of rows would meet it. So one plan is left to make: the index probed for each
+# element of the array, hashed with the array's other columns. Stricter isolation would only make claimers fail at rows
+# that they are meant to skip.
+LANE_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_nestloop": "off",
     "enable_mergejoin": "off",
     "enable_sort": "off",
+    "enable_hashjoin": "on",
+    "enable_indexscan": "on",
     "jit": "off",
 }
 
 # Keyed publishers lock stripes, not keys: a transaction may publish for tens of thousands of keys, and each lock takes
 # a place in a table of fixed size.
 LOCK_STRIPES: Final = 1024
-
-# How many due rows at the front of a queue are looked through for one whose lease ran out. What was claimed was at the
-# front, so it is there, or will be when the rows before it are done.
-SUSPECT_WINDOW: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ _LEASE: Final = """acquired_at = now(), deliveries_count = o.deliveries_count + 
 # The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
 # visits, and locks, in the order of ids; a plain join may as well walk the whole index.
 _HELD: Final = "o.id = ANY ($1::bigint[]) AND o.id = l.id AND o.acquired_token = l.token"
+# When a new row is due: at an instant, after a delay, or now.
+_DUE: Final = "coalesce(to_timestamp($7::float8), now() + make_interval(secs => $6::float8), now())"
 _UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
 
 PING: Final = Statement("SELECT 1")
-BACKEND_PID: Final = Statement("SELECT pg_backend_pid()")
+_CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
+WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)"
-)
-RESET_CONFIG: Final = Statement(
-    "SELECT set_config(s.name, s.reset_val, false) FROM pg_settings s WHERE s.name = ANY ($1::text[])"
 )
 
 
@@ -98,12 +98,9 @@ class Statements:
         self._lock_class = zlib.crc32(self._outbox.encode()) - 2**31
         self.insert = self._insert(keyed=False)
         self.insert_keyed = self._insert(keyed=True)
-        self.insert_timer = self._insert(keyed=False, conflict="DO NOTHING")
-        self.insert_keyed_timer = self._insert(keyed=True, conflict="DO NOTHING")
-        extend = """DO UPDATE SET next_attempt_at = excluded.next_attempt_at
-     WHERE o.lease_expires_at <= now() AND o.next_attempt_at < excluded.next_attempt_at"""
-        self.extend_timer = self._insert(keyed=False, conflict=extend)
-        self.extend_keyed_timer = self._insert(keyed=True, conflict=extend)
+        self.insert_timer = self._insert(keyed=False, timer=True)
+        self.insert_keyed_timer = self._insert(keyed=True, timer=True)
+        self.extend_timer = self._extend_timer()
         self.insert_many = self._insert_many()
         self.cancel_timer = self._cancel_timer()
         self.read = self._read()
@@ -120,18 +117,28 @@ class Statements:
     def _stripe(self, queue: str, key: str) -> str:
         return f"(hashtextextended({queue} || chr(1) || {key}, 0) & {LOCK_STRIPES - 1})::int"
 
-    def _insert(self, *, keyed: bool, conflict: str | None = None) -> Statement:
+    def _insert(self, *, keyed: bool, timer: bool = False) -> Statement:
         # A keyed row draws its id under a lock held to the caller's commit: ids of one key then follow its commits.
         lock = f"pg_advisory_xact_lock({self._lock_class}, {self._stripe('$1::text', '$2::text')})"
         with_lock = f"WITH locked AS MATERIALIZED (SELECT {lock})\n" if keyed else ""
         from_lock = " FROM locked" if keyed else ""
-        on_conflict = f"\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL {conflict}" if conflict else ""
-        # xmax tells an inserted row from one that the conflict clause moved.
-        return Statement(f"""{with_lock}INSERT INTO {self._outbox} AS o
+        on_conflict = "\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING" if timer else ""
+        return Statement(f"""{with_lock}INSERT INTO {self._outbox}
        (queue, entity_key, payload, headers, timer_id, next_attempt_at)
 SELECT $1::text, $2::text, $3::bytea, $4::text::jsonb, $5::text,
-       coalesce(to_timestamp($7::float8), now() + make_interval(secs => $6::float8), now()){from_lock}{on_conflict}
-RETURNING o.id, o.xmax = 0""")
+       {_DUE}{from_lock}{on_conflict}
+RETURNING id""")
+
+    def _extend_timer(self) -> Statement:
+        # Its own statement, and SKIP LOCKED: the conflict clause of an INSERT would lock a row in flight until the
+        # caller's commit, and whoever holds it could neither renew nor settle meanwhile.
+        due = _DUE.replace("$6", "$4").replace("$7", "$3")
+        return Statement(f"""UPDATE {self._outbox} o SET next_attempt_at = {due} WHERE o.id = (
+  SELECT t.id FROM {self._outbox} t
+   WHERE t.queue = $1::text AND t.timer_id = $2::text AND t.acquired_token IS NULL
+     FOR UPDATE SKIP LOCKED)
+   AND o.next_attempt_at < {due}
+RETURNING o.id""")
 
     def _insert_many(self) -> Statement:
         # All stripes are locked, in their order, before the sort lets the first row through to draw its id.
@@ -174,31 +181,39 @@ UPDATE {self._outbox} o SET {_LEASE}
  WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_ROW}""")
 
     def _claim_suspect(self) -> Statement:
+        # Up to where claims have come: what was claimed lies before that, and the backlog behind it is not read. The
+        # longest expired first, so that one which kills its process every time does not keep the others from theirs.
         # The conditions stand twice: the search reads a snapshot, the lock checks the newest version.
         return Statement(f"""WITH seen AS (
-  SELECT o.id FROM unnest($3::text[]) AS q(queue)
+  SELECT o.id FROM unnest($3::text[], $4::float8[], $5::bigint[]) AS q(queue, at, id)
    CROSS JOIN LATERAL (
-    SELECT o.id, o.acquired_token, o.lease_expires_at FROM {self._outbox} o
+    SELECT o.id FROM {self._outbox} o
      WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
-     ORDER BY o.next_attempt_at, o.id LIMIT {SUSPECT_WINDOW}) o
-   WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()),
+       AND (o.next_attempt_at, o.id) <= (to_timestamp(q.at), q.id)
+       AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
+     ORDER BY o.next_attempt_at, o.id LIMIT 1000) o),
 one AS (
   SELECT o.id FROM {self._outbox} o
    WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen))
      AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
-   LIMIT 1 FOR UPDATE SKIP LOCKED)
+   ORDER BY o.lease_expires_at, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
 UPDATE {self._outbox} o SET {_LEASE}
  WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_ROW}""")
 
     def _renew(self) -> Statement:
-        return Statement(f"""UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => $3::float8)
+        # SKIP LOCKED: a row that somebody holds locked must not keep the others from being renewed in time.
+        return Statement(f"""WITH mine AS MATERIALIZED (
+  SELECT o.id FROM {self._outbox} o WHERE o.id = ANY ($1::bigint[]) AND o.acquired_token = ANY ($2::uuid[])
+     FOR UPDATE SKIP LOCKED)
+UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => $3::float8)
   FROM unnest($1::bigint[], $2::uuid[]) AS l(id, token)
- WHERE {_HELD} RETURNING l.id, l.token""")
+ WHERE o.id = ANY (ARRAY(SELECT mine.id FROM mine)) AND o.id = l.id AND o.acquired_token = l.token
+RETURNING l.id, l.token""")
 
     def _release(self) -> Statement:
-        # A suspect keeps its token, whose lease now is over: that is what makes it one.
+        # A suspect keeps a token, whose lease is over: that is what makes it one. Another one, so that we let go of it.
         return Statement(f"""UPDATE {self._outbox} o SET acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
-       acquired_token = CASE WHEN l.suspect THEN o.acquired_token END,
+       acquired_token = CASE WHEN l.suspect THEN gen_random_uuid() END,
        lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
   FROM unnest($1::bigint[], $2::uuid[], $3::bool[]) AS l(id, token, suspect)
  WHERE {_HELD} RETURNING l.id, l.token""")
@@ -217,20 +232,20 @@ UPDATE {self._outbox} o SET {_LEASE}
  WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _bury(self) -> Statement:
+        # The texts join after the rows are locked: a hash that spilled to disk would not keep the order of ids.
         return Statement(f"""WITH gone AS (
-  DELETE FROM {self._outbox} o
-   USING unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
-         AS l(id, token, reason, exception, attempts, first_at, last_at)
-   WHERE {_HELD}
-  RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id, o.deliveries_count,
-            o.created_at, coalesce(l.attempts, o.attempts_count) AS attempts_count, l.reason, l.exception,
-            coalesce(to_timestamp(l.first_at), o.first_attempt_at) AS first_attempt_at,
-            coalesce(to_timestamp(l.last_at), o.last_attempt_at) AS last_attempt_at),
+  DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+   WHERE {_HELD} RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id,
+         o.attempts_count, o.deliveries_count, o.created_at, o.first_attempt_at, o.last_attempt_at),
 kept AS (
   INSERT INTO {self._dlq} (original_id, queue, entity_key, payload, headers, timer_id, attempts_count,
          deliveries_count, created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception)
-  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, g.attempts_count,
-         g.deliveries_count, g.created_at, g.first_attempt_at, g.last_attempt_at, g.reason, g.exception FROM gone g)
+  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
+         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+         coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
+    FROM gone g
+    JOIN unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
+         AS l(id, token, reason, exception, attempts, first_at, last_at) ON l.id = g.id AND l.token = g.acquired_token)
 SELECT g.id, g.acquired_token FROM gone g""")
 
     def _next_due(self) -> Statement:

@@ -1,10 +1,13 @@
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from faststream_outbox.storage import NewRow
 from tests.backends import Backend
+
+CIRCULAR: dict[str, object] = {}
+CIRCULAR["self"] = CIRCULAR
 
 
 async def test_a_row_is_stored_as_it_was_given(backend: Backend) -> None:
@@ -48,6 +51,7 @@ async def test_activate_in_counts_from_the_stores_now(backend: Backend) -> None:
         datetime(2040, 2, 29, 12, 30, 15, 123456, tzinfo=UTC),
         datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
         datetime(2030, 6, 1, 9, tzinfo=UTC).astimezone(tz=None),
+        datetime(2030, 6, 1, 9, tzinfo=timezone(timedelta(hours=14))),
     ],
 )
 async def test_activate_at_is_kept_to_the_microsecond(backend: Backend, at: datetime) -> None:
@@ -121,6 +125,7 @@ async def test_a_batch_takes_no_timers(backend: Backend) -> None:
         ({"headers": {"a": object()}}, ValueError, "JSON"),
         ({"headers": {1: "b"}}, TypeError, "name is a str"),
         ({"headers": ["a"]}, TypeError, "mapping"),
+        ({"headers": CIRCULAR}, ValueError, "hold themselves"),
         ({"activate_in": 5}, TypeError, "timedelta"),
         ({"activate_in": timedelta(seconds=-1)}, ValueError, "between 0 and"),
         ({"activate_in": timedelta.max}, ValueError, "between 0 and"),

@@ -1,17 +1,17 @@
 from uuid import uuid4
 
-from faststream_outbox.storage import Ack, Lease, NewRow, Retry, Settlement
-from tests.backends import Backend
+from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, Retry, Settlement
+from tests.backends import Backend, everywhere
 
 
 async def test_an_expired_row_is_a_suspect_and_claimed_alone(backend: Backend) -> None:
     await backend.insert(*(NewRow("q", b"%d" % n) for n in range(3)))
     first = await backend.claim("q", lease_seconds=10)
     async with backend.store.connect() as lane:
-        assert (await lane.claim_suspect(["q"], lease_seconds=10)).rows == []
+        assert (await lane.claim_suspect(everywhere("q"), lease_seconds=10)).rows == []
         await backend.pass_time(11)
         assert (await backend.claim("q")).rows == [], "an ordinary claim leaves suspects alone"
-        suspects = [await lane.claim_suspect(["q"], lease_seconds=10) for _ in range(4)]
+        suspects = [await lane.claim_suspect(everywhere("q"), lease_seconds=10) for _ in range(4)]
     assert [len(claim.rows) for claim in suspects] == [1, 1, 1, 0]
     assert {claim.rows[0].id for claim in suspects[:3]} == {row.id for row in first.rows}
     for claim in suspects[:3]:
@@ -25,8 +25,8 @@ async def test_a_suspect_of_another_queue_is_left_alone(backend: Backend) -> Non
     await backend.claim("q", lease_seconds=1)
     await backend.pass_time(2)
     async with backend.store.connect() as lane:
-        assert (await lane.claim_suspect(["other"], lease_seconds=10)).rows == []
-        assert len((await lane.claim_suspect(["other", "q"], lease_seconds=10)).rows) == 1
+        assert (await lane.claim_suspect(everywhere("other"), lease_seconds=10)).rows == []
+        assert len((await lane.claim_suspect(everywhere("other", "q"), lease_seconds=10)).rows) == 1
 
 
 async def test_a_renewed_lease_lasts(backend: Backend) -> None:
@@ -36,7 +36,7 @@ async def test_a_renewed_lease_lasts(backend: Backend) -> None:
         await backend.pass_time(6)
         assert await lane.renew([kept.lease, kept.lease], lease_seconds=10) == {kept.lease}
         await backend.pass_time(6)
-        claim = await lane.claim_suspect(["q"], lease_seconds=10)
+        claim = await lane.claim_suspect(everywhere("q"), lease_seconds=10)
     assert [row.id for row in claim.rows] == [left.id]
 
 
@@ -46,7 +46,7 @@ async def test_a_lost_lease_is_not_renewed(backend: Backend) -> None:
     async with backend.store.connect() as lane:
         await lane.renew([held.lease], lease_seconds=100)
         await backend.pass_time(11)
-        [thief] = (await lane.claim_suspect(["q"], lease_seconds=100)).rows
+        [thief] = (await lane.claim_suspect(everywhere("q"), lease_seconds=100)).rows
         assert thief.id == lost.id
         everything = [lost.lease, held.lease, thief.lease, Lease(lost.id, uuid4()), Lease(10**15, lost.lease.token)]
         assert await lane.renew(everything, lease_seconds=10) == {held.lease, thief.lease}
@@ -77,10 +77,10 @@ async def test_a_released_suspect_stays_a_suspect(backend: Backend) -> None:
     await backend.claim("q", lease_seconds=1)
     await backend.pass_time(2)
     async with backend.store.connect() as lane:
-        suspect = await lane.claim_suspect(["q"], lease_seconds=60)
+        suspect = await lane.claim_suspect(everywhere("q"), lease_seconds=60)
         assert await lane.release(suspect.rows) == {suspect.rows[0].lease}
         assert (await backend.claim("q")).rows == []
-        [again] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        [again] = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
     assert again.suspect
     assert again.deliveries_count == 2, "the delivery of the released claim is not counted"
 
@@ -90,7 +90,7 @@ async def test_what_others_hold_is_not_released(backend: Backend) -> None:
     [lost] = (await backend.claim("q", lease_seconds=1)).rows
     await backend.pass_time(2)
     async with backend.store.connect() as lane:
-        [thief] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        [thief] = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
         assert await lane.release([lost]) == frozenset()
     [row] = await backend.rows()
     assert row.acquired_token == thief.acquired_token
@@ -102,7 +102,7 @@ async def test_a_retried_suspect_is_free_again(backend: Backend) -> None:
     await backend.claim("q", lease_seconds=1)
     await backend.pass_time(2)
     async with backend.store.connect() as lane:
-        [suspect] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        [suspect] = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
         await lane.settle([Settlement(suspect.lease, Retry(0.0, 1))])
     [row] = (await backend.claim("q")).rows
     assert not row.suspect
@@ -113,3 +113,43 @@ async def test_nothing_is_no_work(backend: Backend) -> None:
         assert await lane.renew([], lease_seconds=10) == frozenset()
         assert await lane.release([]) == frozenset()
         assert (await lane.settle([])).held == frozenset()
+
+
+async def test_whoever_released_a_suspect_has_let_go_of_it(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    await backend.claim("q", lease_seconds=1)
+    await backend.pass_time(2)
+    async with backend.store.connect() as lane:
+        suspect = await lane.claim_suspect(everywhere("q"), lease_seconds=60)
+        [row] = suspect.rows
+        assert await lane.release([row]) == {row.lease}
+        assert await lane.release([row]) == frozenset()
+        assert await lane.renew([row.lease], lease_seconds=60) == frozenset()
+        assert (await lane.settle([Settlement(row.lease, Ack())])).lost == {row.lease}
+    assert [row.deliveries_count for row in await backend.rows()] == [1]
+
+
+async def test_suspects_take_turns(backend: Backend) -> None:
+    """One that brings its process down every time does not keep the others from being tried."""
+    await backend.insert(*(NewRow("q", b"") for _ in range(3)))
+    await backend.claim("q", lease_seconds=1)
+    tried = []
+    async with backend.store.connect() as lane:
+        for _ in range(6):
+            await backend.pass_time(2)
+            tried += (await lane.claim_suspect(everywhere("q"), lease_seconds=1)).rows
+    assert len({row.id for row in tried[:3]}) == 3
+    assert len({row.id for row in tried[3:]}) == 3
+
+
+async def test_a_suspect_is_found_among_many_that_are_in_flight(backend: Backend) -> None:
+    async with backend.transaction() as session:
+        await backend.store.insert_many(session, [NewRow("q", b"") for _ in range(1501)])
+    [expired] = (await backend.claim("q", limit=1, lease_seconds=1)).rows
+    await backend.pass_time(2)
+    cursor = ClaimCursor(["q"])
+    async with backend.store.connect() as lane:
+        assert (await lane.claim_suspect(cursor, lease_seconds=60)).rows == [], "nothing was claimed yet"
+        await lane.claim(cursor, limit=1400, lease_seconds=600)
+        [found] = (await lane.claim_suspect(cursor, lease_seconds=60)).rows
+    assert found.id == expired.id

@@ -6,7 +6,7 @@ import pytest
 
 from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, OutboxRow, Retry, Settlement
 from faststream_outbox.storage.outcomes import MAX_EXCEPTION_BYTES
-from tests.backends import Backend
+from tests.backends import Backend, everywhere
 
 FIRST = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
 LAST = datetime(2026, 1, 1, 13, 0, 0, 999999, tzinfo=UTC)
@@ -147,7 +147,7 @@ async def test_a_lost_lease_settles_nothing(backend: Backend, outcome: Ack | Ret
     [lost] = (await backend.claim("q", lease_seconds=1)).rows
     await backend.pass_time(2)
     async with backend.store.connect() as lane:
-        [thief] = (await lane.claim_suspect(["q"], lease_seconds=60)).rows
+        [thief] = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
         before = await backend.rows()
         stranger = Lease(lost.id, uuid4())
         settled = await lane.settle([Settlement(lost.lease, outcome), Settlement(stranger, outcome)])

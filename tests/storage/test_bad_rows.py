@@ -1,23 +1,30 @@
 """Rows that others wrote, tables that somebody changed: the bad one is set apart, its neighbours go on."""
 
 import json
+import time
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
 from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, Retry, Settlement
 from faststream_outbox.storage.drivers import sqlstate
+from faststream_outbox.storage.statements import Statement
 from tests.backends import PostgresBackend
 
 INSERT = "INSERT INTO outbox (queue, payload, headers, next_attempt_at, created_at) VALUES "
 
 
-@pytest.mark.parametrize("instant", ["-infinity", "0044-03-15 12:00:00 BC", "4713-01-01 00:00:00 BC"])
+@pytest.mark.parametrize("instant", ["-infinity", "0044-03-15 12:00:00 BC", "4714-11-24 00:00:00+00 BC"])
 async def test_instants_that_python_does_not_know(postgres: PostgresBackend, instant: str) -> None:
     await postgres.insert(NewRow("q", b"good"))
     await postgres.run(INSERT + f"('q', 'bad', NULL, '{instant}', '{instant}')")
     await postgres.run(f"UPDATE outbox SET first_attempt_at = '{instant}', last_attempt_at = 'infinity'")
-    rows = (await postgres.claim("q")).rows
+    cursor = ClaimCursor(["q"])
+    async with postgres.store.connect() as lane:
+        rows = (await lane.claim(cursor, limit=1, lease_seconds=60)).rows
+        cursor._sweep_at = float("inf")  # the next one starts at the bad row
+        assert await lane.next_due(cursor) == 0
+        rows += (await lane.claim(cursor, limit=1, lease_seconds=60)).rows
     assert [row.payload for row in rows] == [b"bad", b"good"]
     assert rows[0].next_attempt_at.year == rows[0].created_at.year == 1
     assert rows[0].last_attempt_at is not None
@@ -145,3 +152,31 @@ async def test_columns_of_the_users_own_do_no_harm(postgres: PostgresBackend) ->
             ]
         )
     assert len(settled.held) == 3
+
+
+async def test_what_a_driver_cannot_send_does_not_keep_the_others(postgres: PostgresBackend) -> None:
+    await postgres.insert(*(NewRow("q", b"%d" % n) for n in range(4)))
+    rows = (await postgres.claim("q")).rows
+    outcomes = [Retry(5, 1), Retry(2.5, 1), Retry(0, 2**70), Retry(0, 3)]
+    async with postgres.store.connect() as lane:
+        settled = await lane.settle(Settlement(row.lease, outcome) for row, outcome in zip(rows, outcomes, strict=True))
+    assert settled.held == {rows[0].lease, rows[1].lease, rows[3].lease}
+    assert set(settled.failed) == {rows[2].lease}
+
+
+async def test_a_sweep_that_takes_too_long_does_not_stop_claiming(postgres: PostgresBackend) -> None:
+    """A statement_timeout may end every sweep; ordinary claims, which read less, go on."""
+    await postgres.fill(50)
+    cursor = ClaimCursor(["q"])
+    async with postgres.store.connect() as lane:
+        await lane.claim(cursor, limit=5, lease_seconds=60)
+        cursor.restart()
+        lock = "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE"
+        async with postgres.engine.begin() as connection:
+            await connection.exec_driver_sql(lock)
+            await lane._executor.fetch(Statement("SELECT set_config('statement_timeout', '50', false)"))  # type: ignore[attr-defined]
+            with pytest.raises(Exception, match="timeout"):
+                await lane.claim(cursor, limit=5, lease_seconds=60)
+        assert not cursor.plan(5, time.monotonic()).sweep, "put off, not asked for again at once"
+        await lane._executor.fetch(Statement("SELECT set_config('statement_timeout', '0', false)"))  # type: ignore[attr-defined]
+        assert len((await lane.claim(cursor, limit=5, lease_seconds=60)).rows) == 5

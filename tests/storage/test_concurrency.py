@@ -3,12 +3,13 @@
 import asyncio
 import random
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, OutboxRow, Retry, Settlement
-from tests.backends import PostgresBackend
+from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, OutboxRow, Retry, Settlement
+from tests.backends import PostgresBackend, everywhere
 
 
 async def test_sixteen_claimers_claim_each_row_once(postgres: PostgresBackend) -> None:
@@ -40,7 +41,7 @@ async def test_expired_rows_are_reclaimed_once(postgres: PostgresBackend) -> Non
         async with postgres.store.connect() as lane:
             misses = 0
             while misses < 3:  # two that meet at one row leave it to each other for a moment
-                rows = (await lane.claim_suspect(["q"], lease_seconds=600)).rows
+                rows = (await lane.claim_suspect(everywhere("q"), lease_seconds=600)).rows
                 misses = 0 if rows else misses + 1
                 reclaimed.update(row.id for row in rows)
 
@@ -168,9 +169,76 @@ async def test_a_lost_lease_is_lost_whoever_asks(postgres: PostgresBackend) -> N
 
             async def steal_and_settle(lane: object = other) -> frozenset[Lease]:
                 del lane
-                rows = (await other.claim_suspect(["q"], lease_seconds=60)).rows
+                rows = (await other.claim_suspect(everywhere("q"), lease_seconds=60)).rows
                 return (await other.settle(Settlement(row.lease, Ack()) for row in rows)).held
 
             late, stolen = await asyncio.gather(one.settle([Settlement(slow.lease, Ack())]), steal_and_settle())
         assert len(late.held) + len(stolen) == 1
         assert await postgres.rows() == []
+
+
+async def test_extending_a_timer_in_flight_locks_nobody_out(postgres: PostgresBackend) -> None:
+    """A caller that extends it and then takes its time keeps its holder from nothing."""
+    await postgres.insert(NewRow("q", b"", timer_id="t"))
+    await postgres.fill(20)
+    rows = (await postgres.claim("q")).rows
+    async with postgres.transaction() as session, asyncio.timeout(30):
+        assert await postgres.store.insert(session, NewRow("q", b"", timer_id="t"), timer_conflict="extend") is None
+        async with postgres.store.connect() as lane:
+            assert len(await lane.renew([row.lease for row in rows], lease_seconds=60)) == 21
+            assert len((await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held) == 21
+
+
+async def test_a_locked_row_does_not_keep_the_others_from_being_renewed(postgres: PostgresBackend) -> None:
+    await postgres.fill(20)
+    rows = (await postgres.claim("q")).rows
+    async with postgres.engine.begin() as connection, postgres.store.connect() as lane, asyncio.timeout(30):
+        await connection.execute(text("SELECT 1 FROM outbox WHERE id = :id FOR UPDATE"), {"id": rows[3].id})
+        renewed = await lane.renew([row.lease for row in rows], lease_seconds=60)
+    assert renewed == {row.lease for row in rows} - {rows[3].lease}
+
+
+async def test_two_publishers_of_one_timer_reach_the_later_deadline(postgres: PostgresBackend) -> None:
+    """The second waits for the first's commit, and still extends what it finds then."""
+    soon, later = (NewRow("q", b"", timer_id="t", activate_in=timedelta(hours=h)) for h in (1, 5))
+    async with postgres.sessions() as first:
+        await first.begin()
+        await postgres.store.insert(first, soon)
+
+        async def second() -> None:
+            async with postgres.transaction() as session:
+                await postgres.store.insert(session, later, timer_conflict="extend")
+
+        waiting = asyncio.create_task(second())
+        async with asyncio.timeout(30):
+            while await postgres.one("SELECT count(*) FROM pg_locks WHERE NOT granted") != 1:
+                assert not waiting.done()
+        await first.commit()
+        await waiting
+    [row] = await postgres.rows()
+    assert row.next_attempt_at - row.created_at > timedelta(hours=4)
+
+
+async def test_burying_long_texts_and_renewing_do_not_deadlock(postgres: PostgresBackend) -> None:
+    """Enough text to spill a hash to disk, which would mix up the order of the locks."""
+    await postgres.fill(1500)
+    rows = (await postgres.claim("q", limit=1500)).rows
+    await postgres.run("DROP TABLE IF EXISTS unrelated")
+    done = asyncio.Event()
+
+    async def renewer() -> None:
+        async with postgres.store.connect() as lane:
+            while not done.is_set():
+                await lane.renew([row.lease for row in rows], lease_seconds=60)
+
+    async def burier() -> None:
+        async with postgres.store.connect() as lane:
+            text_of_8_kib = "x" * 8192
+            settled = await lane.settle(Settlement(row.lease, Dead("rejected", text_of_8_kib)) for row in rows)
+            assert len(settled.held) == 1500
+        done.set()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(renewer())
+        group.create_task(burier())
+    assert len(await postgres.dead_letters()) == 1500

@@ -9,16 +9,16 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.storage import Ack, ClaimCursor, Retry, SettleInterruptedError, Settlement
+from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Retry, SettleInterruptedError, Settlement
 from faststream_outbox.storage import drivers as drivers_module
-from faststream_outbox.storage.statements import BACKEND_PID, PLANNER_SETTINGS, Statement
+from faststream_outbox.storage.statements import LANE_SETTINGS, Statement
 from tests.backends import PostgresBackend
 
 SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"
 
 
 async def current_settings(backend: PostgresBackend) -> dict[Any, Any]:
-    return {row[0]: row[1] for row in await backend.run(SETTINGS, names=list(PLANNER_SETTINGS))}
+    return {row[0]: row[1] for row in await backend.run(SETTINGS, names=list(LANE_SETTINGS))}
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ async def test_a_lane_leaves_the_connection_as_it_was(one_connection: PostgresBa
     async with one_connection.store.connect() as lane:
         inside = await lane._executor.fetch(  # type: ignore[attr-defined]
             Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"),
-            list(PLANNER_SETTINGS),
+            list(LANE_SETTINGS),
         )
-        assert dict(map(tuple, inside)) == PLANNER_SETTINGS
+        assert dict(map(tuple, inside)) == LANE_SETTINGS
     assert await current_settings(one_connection) == before
     assert await one_connection.one("SELECT pg_backend_pid()") == pid, "the same connection"
     async with one_connection.engine.connect() as connection:
@@ -52,7 +52,11 @@ async def test_the_users_own_settings_come_back(outbox_postgres: Database) -> No
     engine = create_async_engine(outbox_postgres.url("asyncpg"), pool_size=1, max_overflow=0, connect_args=arguments)
     backend = PostgresBackend(engine)
     await backend.create()
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text("SET plan_cache_mode = 'force_custom_plan'"))
     before = await current_settings(backend)
+    assert before["plan_cache_mode"] == "force_custom_plan"
     async with backend.store.connect() as lane:
         await lane.ping()
     assert await current_settings(backend) == before
@@ -70,7 +74,7 @@ async def test_behind_a_pooler_no_setting_is_touched(
     await one_connection.fill(3)
     async with one_connection.store.connect() as lane:
         statement = Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)")
-        inside = await lane._executor.fetch(statement, list(PLANNER_SETTINGS))  # type: ignore[attr-defined]
+        inside = await lane._executor.fetch(statement, list(LANE_SETTINGS))  # type: ignore[attr-defined]
         assert dict(map(tuple, inside)) == before
         rows = (await lane.claim(ClaimCursor(["q"]), limit=10, lease_seconds=60)).rows
         assert len((await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held) == 3
@@ -83,7 +87,7 @@ async def test_a_lane_whose_server_process_is_gone_fails_and_the_next_works(one_
 
     async def claim_until_killed() -> None:
         async with one_connection.store.connect() as lane:
-            [[pid]] = await lane._executor.fetch(BACKEND_PID)  # type: ignore[attr-defined]
+            [[pid]] = await lane._executor.fetch(Statement("SELECT pg_backend_pid()"))  # type: ignore[attr-defined]
             async with killer.connect() as connection:
                 await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
             async with asyncio.timeout(30):
@@ -174,3 +178,40 @@ async def test_a_settle_that_is_interrupted_tells_what_it_wrote(one_connection: 
     async with one_connection.store.connect() as lane:
         assert (await lane.settle([Settlement(retried.lease, Retry(0, 1))])).held == {retried.lease}
     await one_connection.engine.dispose()
+
+
+async def test_a_lane_that_died_unnoticed_is_left_in_peace(one_connection: PostgresBackend) -> None:
+    killer = create_async_engine(one_connection.engine.url)
+    async with one_connection.store.connect() as lane, killer.connect() as connection:
+        [[pid]] = await lane._executor.fetch(Statement("SELECT pg_backend_pid()"))  # type: ignore[attr-defined]
+        await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    await killer.dispose()
+    async with one_connection.store.connect() as lane:
+        await lane.ping()
+    await one_connection.engine.dispose()
+
+
+async def test_a_database_of_stricter_isolation_does_not_make_claimers_fail(postgres: PostgresBackend) -> None:
+    await postgres.run(
+        """DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable',
+        current_database()); END $$"""
+    )
+    await postgres.engine.dispose()
+    assert await postgres.one("SHOW transaction_isolation") == "serializable"
+    await postgres.fill(500)
+
+    async def claim_and_settle() -> int:
+        done, cursor = 0, ClaimCursor(["q"])
+        async with postgres.store.connect() as lane:
+            while rows := (await lane.claim(cursor, limit=20, lease_seconds=60)).rows:
+                done += len((await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held)
+        return done
+
+    assert sum(await asyncio.gather(*(claim_and_settle() for _ in range(4)))) == 500
+
+
+async def test_a_schema_translate_map_is_refused(postgres: PostgresBackend) -> None:
+    async with postgres.engine.connect() as connection:
+        await connection.execution_options(schema_translate_map={None: "tenant"})
+        with pytest.raises(ValueError, match="schema_translate_map"):
+            await postgres.store.insert(connection, NewRow("q", b""))

@@ -17,7 +17,7 @@ from faststream_outbox.storage import (
     Settlement,
     TimerConflict,
 )
-from tests.backends import Backend, MemoryBackend, PostgresBackend
+from tests.backends import Backend, MemoryBackend, PostgresBackend, everywhere
 
 QUEUES = ["a", "b", "c"]
 
@@ -59,7 +59,7 @@ class Player:
         taken = []
         async with self.backend.store.connect() as lane:
             for _ in range(rng.randint(1, 100)):
-                rows = (await lane.claim_suspect(["b", "a"], lease_seconds=20)).rows
+                rows = (await lane.claim_suspect(everywhere("b", "a"), lease_seconds=20)).rows
                 self.claimed += rows
                 taken += rows
         # Which of several comes first is not part of the contract: take them all, or none is compared.

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from faststream_outbox.storage import Ack, Settlement
-from faststream_outbox.storage.statements import PLANNER_SETTINGS, Statement, Statements
+from faststream_outbox.storage.statements import LANE_SETTINGS, Statement, Statements
 from tests.backends import PostgresBackend
 
 TOKEN = "11111111-1111-1111-1111-111111111111"  # noqa: S105 - a lease, no password
@@ -23,7 +23,7 @@ MARKS = "ARRAY['-infinity', 0]::float8[], ARRAY[0, 0]::bigint[]"
 
 ARGUMENTS = {
     "claim": f"'{TOKEN}', 60, ARRAY['q', 'other'], ARRAY[50, 50], {MARKS}, 100",
-    "claim_suspect": f"'{TOKEN}', 60, ARRAY['q', 'other']",
+    "claim_suspect": f"'{TOKEN}', 60, ARRAY['q', 'other'], {MARKS}",
     "renew": f"{IDS}, {TOKENS}, 60",
     "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
     "delete": f"{IDS}, {TOKENS}",
@@ -79,10 +79,12 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
     await postgres.run("ANALYZE outbox")
     statements = Statements(postgres.outbox_table, postgres.dlq_table)
     async with postgres.engine.connect() as connection:
-        for settings in ({}, PLANNER_SETTINGS):
+        for settings in ({}, LANE_SETTINGS):
             for name, value in settings.items():
-                await connection.execute(text(f"SET {name} = {value}"))
+                await connection.execute(text(f"SET {name} = '{value}'"))
             for name, arguments in ARGUMENTS.items():
+                if name == "claim_suspect" and not settings:
+                    continue  # it may read its range, up to where claims have come, through a bitmap
                 plan = await explain(connection, getattr(statements, name), arguments, mode=mode)
                 check_probes_only(plan)
         await connection.rollback()
@@ -98,8 +100,8 @@ async def test_a_plan_made_while_the_table_was_small_suits_a_large_one(
         await postgres.run("ANALYZE outbox")
     statements = Statements(postgres.outbox_table, postgres.dlq_table)
     async with postgres.engine.connect() as connection:
-        for name, value in PLANNER_SETTINGS.items():
-            await connection.execute(text(f"SET {name} = {value}"))
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
         for name in ARGUMENTS.keys() - IN_CALLERS_TRANSACTION:
             plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
             check_probes_only(plan)
@@ -110,8 +112,8 @@ async def test_batches_lock_in_the_order_of_ids(postgres: PostgresBackend) -> No
     statements = Statements(postgres.outbox_table, postgres.dlq_table)
     await postgres.fill(50)
     async with postgres.engine.connect() as connection:
-        for name, value in PLANNER_SETTINGS.items():
-            await connection.execute(text(f"SET {name} = {value}"))
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
         for name in ("renew", "release", "delete", "retry", "bury"):
             plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
             kinds = [node["Node Type"] for node in plan if not node.get("Subplan Name", "").startswith("CTE kept")]
@@ -132,21 +134,16 @@ async def test_rows_are_locked_in_the_order_of_ids(postgres: PostgresBackend) ->
     held, ids = rows[20].id, sorted(row.id for row in rows)
     free = "SELECT id FROM outbox ORDER BY id FOR UPDATE SKIP LOCKED"
     async with postgres.engine.connect() as holder, postgres.engine.connect() as watcher:
-        for operation in ("renew", "settle"):
-            await holder.execute(text("SELECT 1 FROM outbox WHERE id = :id FOR UPDATE"), {"id": held})
-            async with postgres.store.connect() as lane:
-                work: asyncio.Task[object]
-                if operation == "renew":
-                    work = asyncio.create_task(lane.renew([row.lease for row in rows], lease_seconds=60))
-                else:
-                    work = asyncio.create_task(lane.settle(Settlement(row.lease, Ack()) for row in reversed(rows)))
-                async with asyncio.timeout(30):
-                    while True:
-                        unlocked = [row_id for (row_id,) in await watcher.execute(text(free))]
-                        await watcher.rollback()
-                        if unlocked == ids[21:]:
-                            break
-                        assert not work.done()
-                await holder.rollback()
-                await work
+        await holder.execute(text("SELECT 1 FROM outbox WHERE id = :id FOR UPDATE"), {"id": held})
+        async with postgres.store.connect() as lane:
+            work = asyncio.create_task(lane.settle(Settlement(row.lease, Ack()) for row in reversed(rows)))
+            async with asyncio.timeout(30):
+                while True:
+                    unlocked = [row_id for (row_id,) in await watcher.execute(text(free))]
+                    await watcher.rollback()
+                    if unlocked == ids[21:]:
+                        break
+                    assert not work.done()
+            await holder.rollback()
+            await work
     assert await postgres.rows() == []

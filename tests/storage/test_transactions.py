@@ -1,19 +1,31 @@
 """The promise itself: the message is there when the caller's transaction is, and only then."""
 
+import asyncio
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.storage import NewRow, PostgresStore, make_outbox_table
+from faststream_outbox.storage import ClaimCursor, NewRow, PostgresStore, make_outbox_table
 from tests.backends import PostgresBackend
 
 ROW = NewRow("q", b"x")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Base(DeclarativeBase):
@@ -167,3 +179,54 @@ def test_another_driver_is_refused() -> None:
         PostgresStore(create_engine("sqlite://"), make_outbox_table(MetaData()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"sqlite\+aiosqlite.*postgresql\+asyncpg"):
         PostgresStore(engine, make_outbox_table(MetaData()))
+
+
+async def test_through_a_scoped_session(postgres: PostgresBackend) -> None:
+    scoped = async_scoped_session(postgres.sessions, scopefunc=asyncio.current_task)
+    async with scoped.begin():
+        assert await postgres.store.insert(scoped, ROW) is not None
+    await scoped.remove()
+    assert len(await postgres.rows()) == 1
+
+
+async def test_a_name_that_postgres_refuses_leaves_the_transaction_usable(postgres: PostgresBackend) -> None:
+    async with postgres.transaction() as session:
+        with pytest.raises(ValueError, match="NUL"):
+            await postgres.store.read(session, queue="a\x00b")
+        assert await postgres.store.read(session) == []
+
+
+async def test_the_client_on_an_autocommit_connection(postgres: PostgresBackend) -> None:
+    await postgres.fill(1)
+    async with postgres.engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text("SELECT 1"))
+        [row] = (await postgres.store.borrow(connection).claim(ClaimCursor(["q"]), limit=5, lease_seconds=60)).rows
+    assert (await postgres.rows())[0].acquired_token == row.acquired_token
+
+
+@pytest.mark.parametrize("kind", ["plain", "keyed", "batch", "timer"])
+async def test_a_producer_that_may_only_insert(postgres: PostgresBackend, kind: str) -> None:
+    """The GRANTs of the documentation, as a role of their own."""
+    grants = re.search(r"```sql\n(GRANT INSERT.*?)```", (DOCS / "tables.md").read_text(), re.DOTALL)
+    assert grants is not None
+    role = f"producer_{uuid4().hex}"
+    await postgres.run(f"CREATE ROLE {role}")
+    try:
+        for grant in grants[1].replace("app_producer", role).strip().split(";\n"):
+            await postgres.run(grant.rstrip(";"))
+        async with postgres.transaction() as session:
+            await session.execute(text(f"SET LOCAL ROLE {role}"))
+            if kind == "batch":
+                assert len(await postgres.store.insert_many(session, [ROW, NewRow("q", b"", key="k")])) == 2
+            else:
+                row = NewRow("q", b"", key="k" if kind == "keyed" else None, timer_id="t" if kind == "timer" else None)
+                assert await postgres.store.insert(session, row) is not None
+        async with postgres.transaction() as session:
+            await session.execute(text(f"SET LOCAL ROLE {role}"))
+            with pytest.raises(DBAPIError, match="permission denied"):
+                await postgres.store.read(session)
+            await session.rollback()
+    finally:
+        await postgres.run(f"DROP OWNED BY {role}")
+        await postgres.run(f"DROP ROLE {role}")

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Settlement
 from faststream_outbox.storage.cursor import MAX_SWEEP_INTERVAL, ClaimPlan
-from faststream_outbox.storage.statements import PLANNER_SETTINGS, Statement
+from faststream_outbox.storage.statements import LANE_SETTINGS, Statement
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import explain
 
@@ -28,8 +28,8 @@ async def buffers_of_claim(backend: PostgresBackend, start: tuple[float, int], *
     )
     statement: Statement = backend.store._statements.claim
     async with backend.engine.connect() as connection:
-        for name, value in PLANNER_SETTINGS.items():
-            await connection.execute(text(f"SET {name} = {value}"))
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
         [root, *_] = await explain(connection, statement, arguments, mode="generic")
         await connection.rollback()
     return int(root["Shared Hit Blocks"]) + int(root["Shared Read Blocks"])

@@ -1,0 +1,1 @@
+"""A row on its way to a handler: claimed, dispatched, settled."""

@@ -1,0 +1,99 @@
+"""The rows that a subscriber holds: claimed, and not yet settled."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from faststream_outbox.storage import Lease, OutboxRow
+
+
+@dataclass(slots=True)
+class Held:
+    """One row in hand, and until when it surely is ours, by this process's monotonic clock."""
+
+    row: OutboxRow
+    lease: Lease
+    expires_at: float
+    started: bool = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether somebody else may have the row by now."""
+        return time.monotonic() >= self.expires_at
+
+
+class Ledger:
+    """Where the parts of a subscriber meet: the claimer adds, a worker takes, the settler strikes out."""
+
+    def __init__(self) -> None:
+        self._held: dict[Lease, Held] = {}
+        self._aside: list[Held] = []
+        self._waiting: deque[Held] = deque()
+        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, rows: Iterable[OutboxRow], expires_at: float) -> None:
+        """Take note of claimed rows; they are kept, and renewed, but nobody starts them before they are admitted."""
+        for row in rows:
+            held = Held(row, row.lease, expires_at)
+            self._held[held.lease] = held
+            self._aside.append(held)
+
+    def admit_all(self) -> None:
+        """Let workers take the rows that were added."""
+        self._waiting.extend(self._aside)
+        self._aside.clear()
+        if self._waiting:
+            self._arrived.set()
+
+    async def take(self) -> Held:
+        """Wait for a row that nobody has started, and start it."""
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        held = self._waiting.popleft()
+        held.started = True
+        return held
+
+    def strike(self, leases: Iterable[Lease]) -> list[Held]:
+        """Forget rows that were settled or lost; returns those that were here."""
+        struck = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
+        if struck:
+            self._changed.set()
+        return struck
+
+    def leases(self) -> list[Lease]:
+        """Tell all leases in hand."""
+        return list(self._held)
+
+    def extend(self, leases: Iterable[Lease], expires_at: float) -> None:
+        """Take note that leases were renewed."""
+        for lease in leases:
+            if (held := self._held.get(lease)) is not None:
+                held.expires_at = expires_at
+
+    def expiry(self, lease: Lease) -> float:
+        """Tell until when a lease lasts; the past, if it is not here."""
+        held = self._held.get(lease)
+        return held.expires_at if held is not None else 0.0
+
+    def take_aside(self) -> list[Held]:
+        """Remove and return the rows that were not admitted."""
+        aside, self._aside = self._aside, []
+        return self.strike(held.lease for held in aside)
+
+    def take_unstarted(self) -> list[Held]:
+        """Remove and return the rows that no worker has started."""
+        waiting, self._waiting = self._waiting, deque()
+        return [*self.take_aside(), *self.strike(held.lease for held in waiting)]
+
+    async def wait_until_at_most(self, count: int) -> None:
+        """Wait until no more than this many rows are in hand."""
+        while len(self._held) > count:
+            self._changed.clear()
+            await self._changed.wait()

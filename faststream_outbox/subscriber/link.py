@@ -1,0 +1,44 @@
+"""One of a subscriber's two connections: opened when it is needed, and opened anew after it failed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from faststream_outbox.storage import Store, StoreConnection
+
+T = TypeVar("T")
+
+
+class Link:
+    """Runs operations on a lane of its own, one at a time; whoever shares it waits for its turn."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._turn = asyncio.Lock()
+        self._lane: StoreConnection | None = None
+        self._stack = AsyncExitStack()
+
+    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]]) -> T:
+        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in."""
+        async with self._turn:
+            if self._lane is None:
+                self._lane = await self._stack.enter_async_context(self._store.connect())
+            try:
+                return await operation(self._lane)
+            except BaseException as error:
+                await self._close(error)
+                raise
+
+    async def close(self) -> None:
+        """Give the lane back."""
+        async with self._turn:
+            await self._close(None)
+
+    async def _close(self, error: BaseException | None) -> None:
+        stack, self._stack, self._lane = self._stack, AsyncExitStack(), None
+        try:
+            await stack.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except BaseException as closing:
+            if error is None or isinstance(closing, asyncio.CancelledError):
+                raise

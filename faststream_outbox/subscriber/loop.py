@@ -1,0 +1,64 @@
+"""The shape that every background part has: started once, stopped once, one loop in between."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+
+from faststream_outbox.subscriber.backoff import Backoff
+from faststream_outbox.subscriber.events import Report
+
+
+class Loop(ABC):
+    """Repeats `step` until it is stopped; a step that fails is reported, and tried again after a moment."""
+
+    # The event under which a failing step is reported.
+    failure_event: str
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._backoff = Backoff()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to repeat."""
+        self._task = asyncio.create_task(self._run(), name=type(self).__name__)
+
+    async def stop(self) -> None:
+        """Stop at once, in the middle of a step if need be."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop is running."""
+        return self._task is not None and not self._task.done()
+
+    @abstractmethod
+    async def step(self) -> None:
+        """Do one round of work, waiting for it first if there is none."""
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except asyncio.CancelledError:
+                if _being_cancelled():
+                    raise
+                # Somebody else's cancellation, leaking through what we awaited, is an error like any other.
+                await self._recover(None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
+                await self._recover(error)
+            else:
+                self._backoff.reset()
+
+    async def _recover(self, error: Exception | None) -> None:
+        name = type(self).__name__
+        self._report(self.failure_event, f"{name} failed and goes on: {error!r}", level=logging.ERROR, error=error)
+        await self._backoff.wait()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

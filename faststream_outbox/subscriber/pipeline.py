@@ -1,0 +1,139 @@
+"""A subscriber without FastStream: the parts, wired; begun, drained and ended together."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from faststream_outbox.storage import Store
+from faststream_outbox.subscriber.claimer import Claimer
+from faststream_outbox.subscriber.dispatcher import Dispatcher, Handle, Worker
+from faststream_outbox.subscriber.events import Report, log_event
+from faststream_outbox.subscriber.leases import LeaseKeeper
+from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.link import Link
+from faststream_outbox.subscriber.settler import Settler
+
+# How long the last words may take (releasing, settling) when the time for draining is over.
+_LAST_WORDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """How a subscriber claims and settles; the defaults need no tuning."""
+
+    max_workers: int = 1
+    # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
+    claim_batch_size: int = 100
+    # A row waits no longer than this when its wake-up was lost, and usually not at all.
+    min_interval: float = 0.5
+    max_interval: float = 10.0
+    lease_seconds: float = 60.0
+    max_deliveries: int | None = None
+    settle_batch_size: int = 500
+
+    @property
+    def capacity(self) -> int:
+        """How many rows are in hand at most: one batch that runs, and one that waits."""
+        return 2 * max(self.claim_batch_size, self.max_workers)
+
+
+class Pipeline:
+    """Claims, dispatches and settles, on two connections whatever `max_workers` is."""
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        handle: Handle,
+        *,
+        options: PipelineOptions | None = None,
+        report: Report = log_event,
+    ) -> None:
+        options = options or PipelineOptions()
+        self._report = report
+        self._options = options
+        self._ledger = Ledger()
+        self._claim_link, self._settle_link = Link(store), Link(store)
+        self._settler = Settler(self._settle_link, self._ledger, report, max_batch=options.settle_batch_size)
+        self._keeper = LeaseKeeper(self._settle_link, self._ledger, report, lease_seconds=options.lease_seconds)
+        self._claimer = Claimer(
+            self._claim_link,
+            self._ledger,
+            report,
+            queues=queues,
+            batch_size=options.claim_batch_size,
+            capacity=options.capacity,
+            lease_seconds=options.lease_seconds,
+            min_interval=options.min_interval,
+            max_interval=options.max_interval,
+        )
+        self._dispatcher = Dispatcher(
+            [
+                Worker(self._ledger, handle, self._settler.put, report, max_deliveries=options.max_deliveries)
+                for _ in range(options.max_workers)
+            ]
+        )
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._settler.start()
+        self._keeper.start()
+        self._dispatcher.start()
+        self._claimer.start()
+
+    def wake(self) -> None:
+        """Say that rows may have come."""
+        self._claimer.wake()
+
+    @property
+    def alive(self) -> bool:
+        """Whether every part is running, and rows were claimed, or found missing, lately."""
+        parts = (self._settler, self._keeper, self._dispatcher, self._claimer)
+        lately = (
+            time.monotonic() - self._claimer.claimed_at < 2 * self._options.max_interval + self._options.lease_seconds
+        )
+        return all(part.alive for part in parts) and lately
+
+    async def stop(self, drain_seconds: float | None) -> None:
+        """Claim no more, let what is in hand run and be settled, give back what was not started in time."""
+        try:
+            async with asyncio.timeout(drain_seconds):
+                await self._claimer.stop()
+                # A suspect that waits for its turn alone will not get it here.
+                await self._release(self._ledger.take_aside())
+                await self._ledger.wait_until_at_most(0)
+        except TimeoutError:
+            await self._give_back()
+        await self._dispatcher.stop()
+        await self._keeper.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._settler.flush()
+        await self._settler.stop()
+        await self._claim_link.close()
+        await self._settle_link.close()
+
+    async def _give_back(self) -> None:
+        unstarted = self._ledger.take_unstarted()
+        self._report(
+            "drain_timeout",
+            f"The time for draining is over: {len(self._ledger)} rows are still running and will be delivered again, "
+            f"{len(unstarted)} were not started and are given back.",
+            level=logging.WARNING,
+            running=len(self._ledger),
+            released=len(unstarted),
+        )
+        await self._release(unstarted)
+
+    async def _release(self, held: Sequence[Held]) -> None:
+        if not held:
+            return
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._claim_link.run(lambda lane: lane.release([one.row for one in held]))
+        except Exception as error:  # noqa: BLE001 - their leases run out by themselves
+            self._report("release_failed", f"{len(held)} rows could not be given back: {error!r}", error=error)

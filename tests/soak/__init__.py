@@ -1,0 +1,1 @@
+"""Random faults against real processes and a real Postgres, and a checker of what they did to each row."""

@@ -1,0 +1,116 @@
+"""`python -m tests.soak`: rounds of random faults for as long as wanted; exit status 1 when one broke a rule."""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from faststream_outbox.embedded import Database, EmbeddedPostgres
+from tests.soak.report import Display, show_results
+from tests.soak.round import Result, run_round
+from tests.soak.settings import FaultRates, Settings
+
+PASSED, BROKEN, INTERRUPTED = 0, 1, 130
+# A round is checked as a whole, in memory, after its table was drained: long enough for faults to meet, short enough to
+# tell of a violation soon, and to find it again from a seed.
+ROUND_SECONDS: Final = 30.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a soak and return its exit status."""
+    options = _parser().parse_args(arguments)
+    console = Console()
+    console.print(
+        f"seed {options.seed}: {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
+        "The seed decides what is tried; when it happens is up to the machine.",
+        soft_wrap=True,
+    )
+    results: list[Result] = []
+    interrupted = False
+    try:
+        with _database(options.dsn) as (database, restart), Display(console, options.seconds) as display:
+            _run_rounds(options, database, restart, display, results)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print("Interrupted; the last round was not checked.")
+    show_results(console, results)
+    if any(result.violations for result in results):
+        return BROKEN
+    return INTERRUPTED if interrupted else PASSED
+
+
+def _run_rounds(
+    options: argparse.Namespace,
+    database: Database,
+    restart: Callable[[], None] | None,
+    display: Display,
+    results: list[Result],
+) -> None:
+    producers = max(1, options.processes // 3)
+    end = time.monotonic() + options.seconds
+    seed = options.seed
+    while not results or end - time.monotonic() > 1.0:
+        settings = Settings(
+            url=database.url(options.driver),
+            directory=Path(),
+            seed=seed,
+            until=0.0,
+            workers=max(1, options.processes - producers),
+            producers=producers,
+            faults=FaultRates(restart=0 if restart is None else 1),
+        )
+        seconds = max(1.0, min(ROUND_SECONDS, end - time.monotonic()))
+        results.append(run_round(settings, database, seconds, restart=restart, progress=display.show))
+        display.ended(results[-1])
+        seed += 1
+
+
+@contextmanager
+def _database(dsn: str | None) -> Iterator[tuple[Database, Callable[[], None] | None]]:
+    """Make a database that is ours alone: on the server that was named, or on one that is ours to crash as well."""
+    if dsn is not None:
+        server = Database(dsn)
+        database = server.create_database()
+        try:
+            yield database, None
+        finally:
+            server.drop_database(database)
+        return
+    # Without synchronous_commit a crash of the server may take back what was answered, and that is no fault of ours.
+    settings: dict[str, str | int] = {"synchronous_commit": "on", "max_connections": 300}
+    with EmbeddedPostgres(fast=True, settings=settings) as embedded:
+
+        def restart() -> None:
+            embedded.stop("immediate")
+            embedded.start()
+
+        yield embedded.create_database(), restart
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="Publishes, claims and settles under random faults, and checks the history of every row.",
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1_000_000), metavar="S", help="of the first round (default: any)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=6, metavar="N", help="producers and workers together (default: 6)"
+    )
+    parser.add_argument(
+        "--dsn", metavar="DSN", help="a server to make a database on (default: an embedded one, which is crashed too)"
+    )
+    parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

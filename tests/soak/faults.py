@@ -1,0 +1,99 @@
+"""What goes wrong, and when: kills, pauses longer than a lease, terminated connections, a server that crashes."""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+
+from tests.soak.crew import Crew, Member
+from tests.soak.settings import Settings
+
+_BACKENDS = """SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY pid"""
+
+
+class Faults:
+    """Strikes at random moments; `restart` crashes the server and starts it again, where it is ours to crash."""
+
+    def __init__(self, settings: Settings, dsn: str, crew: Crew, restart: Callable[[], None] | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._settings = settings
+        self._dsn = dsn
+        self._crew = crew
+        self._restart = restart
+        self._rng = random.Random(f"{settings.seed}/faults")
+        self._paused: dict[str, tuple[Member, float]] = {}
+        self._deck: list[Callable[[], None]] = []
+        self._next = self._when()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        for member, until in list(self._paused.values()):
+            if now >= until:
+                self._resume(member)
+        if now >= self._next:
+            self._strike()
+            self._next = self._when()
+
+    def stop(self) -> None:
+        """No more faults: whoever is paused goes on."""
+        for member, _ in list(self._paused.values()):
+            self._resume(member)
+
+    def _when(self) -> float:
+        return time.monotonic() + self._rng.uniform(0.3, 1.7) * self._settings.faults.every_seconds
+
+    def _strike(self) -> None:
+        if not self._deck:
+            self._deck = self._shuffled_deck()
+        if self._deck:
+            self._deck.pop()()
+
+    def _shuffled_deck(self) -> list[Callable[[], None]]:
+        """Cards, not dice: no kind stays away for long."""
+        rates = self._settings.faults
+        restarts = rates.restart if self._restart is not None else 0
+        deck = [self._kill] * rates.kill + [self._terminate] * rates.terminate + [self._pause] * rates.pause
+        deck += [self._crash] * restarts
+        self._rng.shuffle(deck)
+        return deck
+
+    def _kill(self) -> None:
+        member = self._rng.choice(self._crew.members)
+        self._paused.pop(member.name, None)
+        self._crew.replace(member)
+        self.counts[f"{member.role}s killed"] += 1
+
+    def _pause(self) -> None:
+        free = [member for member in self._crew.members if member.name not in self._paused]
+        # Somebody goes on, or the round would be a pause.
+        if len(free) < 2:
+            return
+        member = self._rng.choice(free)
+        member.signal(signal.SIGSTOP)
+        seconds = self._settings.lease_seconds * self._rng.uniform(1.1, 2.0)
+        self._paused[member.name] = member, time.monotonic() + seconds
+        self.counts[f"{member.role}s paused"] += 1
+
+    def _resume(self, member: Member) -> None:
+        self._paused.pop(member.name, None)
+        member.signal(signal.SIGCONT)
+
+    def _terminate(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            pids = [pid for (pid,) in connection.execute(_BACKENDS)]
+            # A few in the middle of their work, then all, those included that lie idle in a pool.
+            everybody = self.counts["terminations"] % 2
+            chosen = pids if everybody else self._rng.sample(pids, min(len(pids), 3))
+            connection.execute("SELECT pg_terminate_backend(p) FROM unnest(%s::int[]) AS p", [chosen])
+        self.counts["terminations"] += 1
+        self.counts["connections terminated"] += len(chosen)
+
+    def _crash(self) -> None:
+        if self._restart is not None:
+            self._restart()
+            self.counts["server crashes"] += 1

@@ -1,0 +1,238 @@
+"""A history put together again: for each row, who published it, who held it when, and what became of it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
+
+from tests.soak.history import (
+    Answered,
+    Asked,
+    Cancelled,
+    Claimed,
+    ClaimedRow,
+    Claiming,
+    Committed,
+    Committing,
+    Crashed,
+    Ended,
+    Event,
+    Inserted,
+    Refused,
+    RolledBack,
+    Started,
+    Trouble,
+    Verb,
+)
+
+FINAL: Final = ("ack", "dead")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """When its commit was sent and answered, or its rollback sent; None for what did not happen, or nobody knows."""
+
+    committing: float | None = None
+    committed: float | None = None
+    rolled_back: float | None = None
+
+
+@dataclass(slots=True)
+class Operation:
+    """A settle, renewal or release of one lease; `held` is None while nobody knows."""
+
+    verb: Verb
+    asked: float
+    seconds: float = 0.0
+    answered: float | None = None
+    held: bool | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Whether the lease is over if this worked."""
+        return self.verb != "renew"
+
+
+@dataclass(slots=True)
+class Hold:
+    """One claim of one row: it took effect somewhere between `asked` and `received`."""
+
+    row: ClaimedRow
+    suspect: bool
+    asked: float
+    received: float
+    expires_at: float
+    operations: list[Operation] = field(default_factory=list)
+    started: list[float] = field(default_factory=list)
+    ended_well: list[float] = field(default_factory=list)
+
+    def done(self, *verbs: Verb) -> Iterator[Operation]:
+        """The operations that were answered as held; of some verbs, or all."""
+        return (o for o in self.operations if o.held and (not verbs or o.verb in verbs))
+
+    def possible(self, *verbs: Verb) -> Iterator[Operation]:
+        """The operations of these verbs that worked or, for all that is known, may have."""
+        return (o for o in self.operations if o.held is not False and o.verb in verbs)
+
+    @property
+    def free_from(self) -> float:
+        """The earliest moment at which somebody else may have got the row.
+
+        Either the lease ran out by the holder's own clock, or the holder asked for its end. A renewal counts only when
+        it is known to have worked; then nobody was there in between, even if it came late.
+        """
+        expiry = max([self.expires_at, *(o.asked + o.seconds for o in self.done("renew"))])
+        return min([expiry, *(o.asked for o in self.possible("ack", "retry", "dead", "release"))])
+
+    def surely_before(self, other: "Hold", slack: float) -> bool:
+        """Whether the other cannot have come first: it still had the row when this claim had been answered."""
+        return self.received < other.free_from - slack
+
+
+@dataclass(slots=True)
+class Cancel:
+    """A cancel that answered True."""
+
+    asked: float
+    answered: float
+    tx: Transaction
+
+
+@dataclass(slots=True)
+class Life:
+    """All that is known of one row. One that nobody logged as inserted has no transaction."""
+
+    uid: str
+    row_id: int | None = None
+    began: float = -math.inf
+    delay: float = 0.0
+    timer_id: str | None = None
+    tx: Transaction | None = None
+    # In the order of the claims, by the database's clock.
+    holds: list[Hold] = field(default_factory=list)
+    cancels: list[Cancel] = field(default_factory=list)
+
+    def done(self, *verbs: Verb) -> list[tuple[Hold, Operation]]:
+        """What was answered as held, over all holds."""
+        return [(hold, operation) for hold in self.holds for operation in hold.done(*verbs)]
+
+    def possible(self, *verbs: Verb) -> list[tuple[Hold, Operation]]:
+        """What worked or may have, over all holds."""
+        return [(hold, operation) for hold in self.holds for operation in hold.possible(*verbs)]
+
+
+@dataclass(slots=True)
+class LostClaim:
+    """A claim whose answer never came: it may have taken rows that nobody then knew of."""
+
+    asked: float
+    lease_seconds: float
+
+
+@dataclass(slots=True)
+class Lives:
+    """The rows, and what concerns none of them alone."""
+
+    rows: dict[str, Life] = field(default_factory=dict)
+    lost_claims: list[LostClaim] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    crowded: list[Claimed] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+
+
+def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one case an event
+    """Put a history together; the events may come in any order that keeps each process's own."""
+    lives = Lives()
+    transactions: dict[str, Transaction] = defaultdict(Transaction)
+    claims: dict[str, Claiming] = {}
+    holds: dict[tuple[str, str], Hold] = {}
+    asked: dict[str, dict[tuple[str, str], Operation]] = {}
+
+    def life(uid: str) -> Life:
+        return lives.rows.setdefault(uid, Life(uid))
+
+    for event in sorted(events, key=attrgetter("t")):
+        match event:
+            case Inserted(_, tx, uid, row_id, began, delay, timer_id):
+                lives.rows[uid] = Life(uid, row_id, began, delay, timer_id, transactions[tx], life(uid).holds)
+            case Refused():
+                lives.refused.append(event)
+            case Cancelled(t, tx, at, uid):
+                life(uid).cancels.append(Cancel(at, t, transactions[tx]))
+            case Committing(t, tx):
+                transactions[tx].committing = t
+            case Committed(t, tx):
+                transactions[tx].committed = t
+            case RolledBack(t, tx):
+                transactions[tx].rolled_back = t
+            case Claiming(call=call):
+                claims[call] = event
+            case Claimed(t, call, expires_at, rows):
+                claim = claims.pop(call)
+                if claim.suspect and len(rows) > 1:
+                    lives.crowded.append(event)
+                for row in rows:
+                    holds[row.uid, row.token] = hold = Hold(row, claim.suspect, claim.t, t, expires_at)
+                    life(row.uid).holds.append(hold)
+            case Started(t, uid, token):
+                holds[uid, token].started.append(t)
+            case Ended(t, uid, token, ok):
+                if ok:
+                    holds[uid, token].ended_well.append(t)
+            case Asked(t, call, asks):
+                operations = {(a.uid, a.token): Operation(a.verb, t, a.seconds) for a in asks}
+                for key, operation in operations.items():
+                    holds[key].operations.append(operation)
+                asked[call] = operations
+            case Answered(t, call, held, complete):
+                _answer(asked.pop(call), held, t, complete=complete)
+            case Crashed(text=text):
+                lives.crashes.append(text)
+            case Trouble():
+                pass
+    lives.lost_claims = [LostClaim(claim.t, claim.lease_seconds) for claim in claims.values()]
+    for row_life in lives.rows.values():
+        row_life.holds.sort(key=lambda hold: hold.row.acquired_epoch)
+    return lives
+
+
+def _answer(
+    operations: dict[tuple[str, str], Operation], held: Sequence[tuple[str, str]], t: float, *, complete: bool
+) -> None:
+    for key, operation in operations.items():
+        if key in held:
+            operation.held, operation.answered = True, t
+        elif complete:
+            operation.held, operation.answered = False, t
+
+
+def story(life: Life) -> list[str]:
+    """Tell a row's life in the order in which it happened, for whoever has to explain a violation."""
+    steps: list[tuple[float, str]] = []
+    if life.tx is not None:
+        tx = life.tx
+        steps.append((life.began, f"transaction began; row {life.row_id}, due {life.delay:.3f} s later"))
+        for t, text in (
+            (tx.committing, "commit sent"),
+            (tx.committed, "commit answered"),
+            (tx.rolled_back, "rollback"),
+        ):
+            if t is not None:
+                steps.append((t, text))
+    for cancel in life.cancels:
+        steps.append((cancel.asked, f"cancel sent, answered at {cancel.answered:.3f}"))
+        steps.append((cancel.tx.committed or math.inf, "cancel committed"))
+    for hold in life.holds:
+        name, kind = hold.row.token[:8], "suspect claim" if hold.suspect else "claim"
+        until = f"lease until {hold.expires_at:.3f}"
+        steps.append((hold.asked, f"{name}: {kind} sent"))
+        steps.append((hold.received, f"{name}: {kind} answered, delivery {hold.row.deliveries}, {until}"))
+        steps.extend((t, f"{name}: handler started") for t in hold.started)
+        steps.extend((t, f"{name}: handler ended well") for t in hold.ended_well)
+        for o in hold.operations:
+            answer = {True: "held", False: "lost", None: "no answer"}[o.held]
+            at = "" if o.answered is None else f" at {o.answered:.3f}"
+            steps.append((o.asked, f"{name}: {o.verb} sent: {answer}{at}"))
+    return [f"{t:.3f} {text}" for t, text in sorted(steps) if t < math.inf]

@@ -1,0 +1,144 @@
+"""One round: processes at work, faults among them, then peace until the tables are empty, then the check."""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from sqlalchemy import create_engine
+
+from faststream_outbox.embedded import Database
+from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation, check
+from tests.soak.crew import Crew
+from tests.soak.faults import Faults
+from tests.soak.history import Event, HistoryReader
+from tests.soak.lives import assemble, story
+from tests.soak.settings import METADATA, Settings
+from tests.soak.tally import Tally
+
+TICK: Final = 0.05
+POLL: Final = 0.5
+MAX_STORIES: Final = 20
+
+Progress = Callable[[Counter[str]], None]
+# Whether a round can end early, from what is in the logs so far.
+Enough = Callable[[Sequence[Event]], bool]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a round did, what it met, what it broke."""
+
+    seed: int
+    violations: list[Violation]
+    counts: Counter[str]
+    faults: Counter[str]
+    drain_seconds: float
+    # The lives of rows that broke a rule, told for whoever has to explain it.
+    stories: dict[str, list[str]]
+
+
+class Round:
+    """One round on an empty outbox."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        *,
+        restart: Callable[[], None] | None = None,
+        progress: Progress = lambda _: None,
+        enough: Enough = lambda _: False,
+    ) -> None:
+        self._settings = settings
+        self._dsn = database.dsn
+        self._restart = restart
+        self._progress = progress
+        self._enough = enough
+        self._reader = HistoryReader(settings.directory)
+        self._tally = Tally()
+
+    def run(self, seconds: float) -> Result:
+        """Work for so many seconds, drain, check."""
+        offset = time.time() - time.monotonic()
+        with Crew(self._settings) as crew:
+            faults = Faults(self._settings, self._dsn, crew, self._restart)
+            try:
+                self._work(seconds, faults)
+            finally:
+                faults.stop()
+            crew.calm_down()
+            complaints = crew.stop("producer")
+            drain_began = time.monotonic()
+            self._drain()
+            drained = time.monotonic() - drain_began
+            complaints += crew.stop("worker")
+        self._poll()
+        # A clock that was set during the round is an excuse for whatever went by it.
+        slack = CLOCK_SLACK + abs(time.time() - time.monotonic() - offset)
+        lives = assemble(self._reader.events)
+        violations = check(lives, self._final_state(), slack=slack)
+        violations += [Violation("crash", "", complaint) for complaint in complaints]
+        stories = {v.uid: story(lives.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in lives.rows}
+        return Result(self._settings.seed, violations, self._tally.counts, faults.counts, drained, stories)
+
+    def _work(self, seconds: float, faults: Faults) -> None:
+        end = time.monotonic() + seconds
+        poll_at = 0.0
+        while (now := time.monotonic()) < end:
+            faults.tick()
+            if now >= poll_at:
+                self._poll()
+                if self._enough(self._reader.events):
+                    return
+                poll_at = now + POLL
+            time.sleep(TICK)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + self._settings.drain_seconds
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while time.monotonic() < deadline:
+                [waiting] = connection.execute("SELECT count(*) FROM outbox").fetchone() or [0]
+                if waiting == 0:
+                    return
+                self._poll()
+                time.sleep(TICK)
+
+    def _poll(self) -> None:
+        self._tally.add(self._reader.poll())
+        self._progress(self._tally.counts)
+
+    def _final_state(self) -> FinalState:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            outbox = connection.execute("SELECT payload, id, deliveries_count FROM outbox").fetchall()
+            dead = connection.execute("SELECT payload, original_id, deliveries_count FROM outbox_dlq").fetchall()
+        return FinalState(list(map(_left, outbox)), list(map(_left, dead)))
+
+
+def run_round(
+    settings: Settings,
+    database: Database,
+    seconds: float,
+    *,
+    restart: Callable[[], None] | None = None,
+    progress: Progress = lambda _: None,
+    enough: Enough = lambda _: False,
+) -> Result:
+    """Make the tables anew and run a round; its log is removed with it."""
+    engine = create_engine(database.url("psycopg"))
+    METADATA.drop_all(engine)
+    METADATA.create_all(engine)
+    engine.dispose()
+    with tempfile.TemporaryDirectory(prefix="outbox-soak-") as directory:
+        until = time.monotonic() + seconds + settings.drain_seconds + 60.0
+        settings = replace(settings, directory=Path(directory), until=until)
+        return Round(settings, database, restart=restart, progress=progress, enough=enough).run(seconds)
+
+
+def _left(row: tuple[bytes, int, int]) -> Left:
+    payload, row_id, deliveries = row
+    return Left(bytes(payload).decode(), row_id, deliveries)
