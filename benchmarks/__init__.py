@@ -1,0 +1,1 @@
+"""What the outbox costs, measured on a Postgres of its own: `python -m benchmarks --help`."""

@@ -1,0 +1,147 @@
+"""Measure what the outbox costs and print it as Markdown; `make bench ARGS="--help"`."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+from rich.console import Console
+from rich.status import Status
+
+from benchmarks.machine import facts
+from benchmarks.results import Result
+from benchmarks.scenario import Bench, Scale
+from benchmarks.scenarios import SCENARIOS
+from faststream_outbox.embedded import Database, EmbeddedPostgres
+
+DRIVERS: Final = ("asyncpg", "psycopg")
+# Enough memory and log that neither cold pages nor a checkpoint in the middle of a run are measured.
+SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    names = ", ".join(SCENARIOS)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure what the outbox costs, on a Postgres of its own, and print it as Markdown.",
+        epilog="scenarios: " + "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()),
+    )
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="about 4 minutes (default)")
+    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="more rounds, longer runs")
+    parser.add_argument("--only", type=_scenarios, metavar="A,B", help=f"some scenarios only: {names}")
+    parser.add_argument("--driver", choices=DRIVERS, help="one driver only")
+    parser.add_argument("--bin-dir", metavar="DIR", help="the programs of another Postgres installation")
+    parser.add_argument("--dsn", help="a server of yours; a database is created there, and dropped at the end")
+    parser.add_argument("--seed", type=int, default=1, help="of payloads and of the order of turns (default 1)")
+    parser.add_argument("--seconds", type=_seconds, help="how long the held snapshot is churned against (20, full 60)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here as well")
+    parser.set_defaults(scale="quick")
+    options = parser.parse_args(arguments)
+    if options.dsn and options.bin_dir:
+        parser.error("--dsn names a server that runs, --bin-dir one to start: choose one of them.")
+    return options
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"from a tenth of a second to an hour, not {text}")
+    return seconds
+
+
+def _scenarios(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+    return names
+
+
+@contextmanager
+def server(options: argparse.Namespace) -> Iterator[Database]:
+    """Start a server, or take the one that was named."""
+    if options.dsn:
+        yield Database(options.dsn)
+        return
+    with EmbeddedPostgres(bin_dir=options.bin_dir, settings=SETTINGS) as started:
+        yield started.database
+
+
+async def measure(database: Database, options: argparse.Namespace, console: Console) -> dict[str, list[Result]]:
+    """Run the scenarios that were asked for."""
+    control = await asyncpg.connect(database.dsn)
+    scale: Scale = options.scale
+    results = {}
+    try:
+        with console.status("") as status:
+            for name in options.only or SCENARIOS:
+                began = time.monotonic()
+                status.update(name)
+                bench = Bench(
+                    database,
+                    control,
+                    scale=scale,
+                    drivers=(options.driver,) if options.driver else DRIVERS,
+                    seed=options.seed,
+                    seconds=options.seconds,
+                    say=partial(_show, status, name),
+                )
+                results[name] = await SCENARIOS[name].run(bench)
+                console.print(f"{name}: {time.monotonic() - began:.0f} s")
+    finally:
+        await control.close()
+    return results
+
+
+def _show(status: Status, scenario: str, text: str) -> None:
+    status.update(f"{scenario}: {text}")
+
+
+def command(options: argparse.Namespace) -> str:
+    """Write the command that repeats a run, without what only this machine has."""
+    given = ["--full"] if options.scale == "full" else ["--quick"]
+    given += ["--only", ",".join(options.only)] if options.only else []
+    given += ["--driver", options.driver] if options.driver else []
+    given += ["--bin-dir", "DIR"] if options.bin_dir else []
+    given += ["--dsn", "DSN"] if options.dsn else []
+    given += ["--seconds", f"{options.seconds:g}"] if options.seconds else []
+    return f'make bench ARGS="{" ".join([*given, "--seed", str(options.seed)])}"'
+
+
+def main() -> int:
+    """Measure and print."""
+    options = parse()
+    console = Console(stderr=True)
+    with server(options) as maintenance:
+        database = maintenance.create_database()
+        try:
+            surroundings = asyncio.run(facts(database))
+            results = asyncio.run(measure(database, options, console))
+        finally:
+            maintenance.drop_database(database)
+    print(f"`{command(options)}`\n")
+    print("\n".join(f"- {name}: {value}" for name, value in surroundings.items()))
+    for tables in results.values():
+        for table in tables:
+            print(f"\n{table.markdown()}")
+    if options.json:
+        content = {
+            "command": command(options),
+            "surroundings": surroundings,
+            "results": {name: [table.as_json() for table in tables] for name, tables in results.items()},
+        }
+        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

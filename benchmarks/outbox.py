@@ -1,0 +1,112 @@
+"""An outbox table under test, with lanes whose statements are counted."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from benchmarks.measure import Meter
+from benchmarks.scenario import Bench
+from faststream_outbox.storage import (
+    ClaimCursor,
+    NewRow,
+    PostgresStore,
+    StoreConnection,
+    make_dlq_table,
+    make_outbox_table,
+)
+from faststream_outbox.storage.cursor import ClaimPlan
+from faststream_outbox.storage.drivers import Executor, Records, open_executor
+from faststream_outbox.storage.postgres import PostgresConnection
+from faststream_outbox.storage.statements import Statement, Statements
+
+# Longer than any scenario takes: a lease that runs out is not what is measured.
+LEASE_SECONDS: Final = 3600.0
+QUEUE: Final = "orders"
+# What FastStream sends with a message.
+HEADERS: Final = {"content-type": "application/json", "correlation_id": "9c1f6e0e-5d0c-4c55-9d6a-2f4f7d1f4c3b"}
+
+
+class CountingExecutor:
+    """Passes statements on and counts them."""
+
+    def __init__(self, executor: Executor, meter: Meter) -> None:
+        self._executor = executor
+        self._meter = meter
+
+    async def fetch(self, statement: Statement, *args: Any) -> Records:
+        """Run a statement and return what it returns."""
+        self._meter.statements += 1
+        return await self._executor.fetch(statement, *args)
+
+
+class Outbox:
+    """One outbox and its dead-letter table, as `PostgresStore` uses them."""
+
+    def __init__(self, bench: Bench, engine: AsyncEngine, name: str) -> None:
+        self.bench = bench
+        self.engine = engine
+        self.name = name
+        self._metadata = MetaData()
+        self._outbox_table = make_outbox_table(self._metadata, name)
+        self._dlq_table = make_dlq_table(self._metadata, f"{name}_dlq")
+        self.store = PostgresStore(engine, self._outbox_table, dlq_table=self._dlq_table)
+        self._statements = Statements(self._outbox_table, self._dlq_table)
+
+    async def create(self) -> None:
+        """Create the tables, anew if they are there."""
+        await self.drop()
+        async with self.engine.begin() as connection:
+            await connection.run_sync(self._metadata.create_all)
+
+    async def drop(self) -> None:
+        """Drop the tables."""
+        async with self.engine.begin() as connection:
+            await connection.run_sync(self._metadata.drop_all)
+
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[StoreConnection]:
+        """Open what `PostgresStore.connect` opens, with its statements counted."""
+        async with open_executor(self.engine) as executor:
+            yield PostgresConnection(CountingExecutor(executor, self.bench.meter), self._statements)
+
+    async def load(self, count: int, columns: str, values: str) -> None:
+        """Put many rows in on the server's side; `n` counts them in `values`."""
+        await self.bench.control.execute(
+            f"INSERT INTO {self.name} (payload, headers, {columns}) "
+            f"SELECT decode('{self.bench.payload.hex()}', 'hex'), '{json.dumps(HEADERS)}'::jsonb, {values} "
+            f"FROM generate_series(1, {count}) AS n"
+        )
+
+    async def publish(self, rows: Sequence[NewRow], *, batch: int = 1000) -> None:
+        """Insert rows as a publisher does that has many, a transaction for each batch."""
+        async with self.engine.connect() as connection:
+            for start in range(0, len(rows), batch):
+                async with connection.begin():
+                    await self.store.insert_many(connection, rows[start : start + batch])
+
+    def new_rows(self, count: int) -> list[NewRow]:
+        """Make rows of 256 bytes and two headers."""
+        return [NewRow(QUEUE, self.bench.payload, headers=HEADERS) for _ in range(count)]
+
+
+class WatchedCursor(ClaimCursor):
+    """A cursor that tells whether its last claim was a sweep."""
+
+    swept = False
+
+    def plan(self, limit: int, now: float) -> ClaimPlan:
+        """Decide as ever, and take note."""
+        plan = super().plan(limit, now)
+        self.swept = plan.sweep
+        return plan
+
+
+def check_once(claimed: Sequence[int], expected: int) -> None:
+    """Refuse a measurement in which a row was handed out twice, or not at all."""
+    different = len(set(claimed))
+    if not different == len(claimed) == expected:
+        raise AssertionError(f"{expected} rows were there, {len(claimed)} were claimed, {different} of them different.")

@@ -1,0 +1,10 @@
+"""All scenarios, in the order in which they run; whoever adds one adds it here."""
+
+from typing import Final
+
+from benchmarks import claim, drain, fanout, insert, settle, snapshot
+from benchmarks.scenario import Scenario
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    module.SCENARIO.name: module.SCENARIO for module in (claim, drain, settle, insert, snapshot, fanout)
+}
