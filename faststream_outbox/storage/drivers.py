@@ -43,15 +43,16 @@ class PsycopgExecutor:
     """A bare psycopg connection in autocommit: one round trip a statement."""
 
     def __init__(self, connection: Any) -> None:
-        from psycopg import AsyncRawCursor  # noqa: PLC0415 - an optional dependency, here by the engine's own choice
-
         self._connection = connection
-        self._new_cursor = AsyncRawCursor
 
     async def fetch(self, statement: Statement, *args: Any) -> Records:
         """Run a statement and return what it returns."""
-        async with self._new_cursor(self._connection) as cursor:
-            await cursor.execute(statement.text, args, binary=True)
+        from psycopg import AsyncCursor  # noqa: PLC0415 - an optional dependency, here by the engine's own choice
+        from psycopg.rows import tuple_row  # noqa: PLC0415 - same
+
+        # A cursor of our own making: the connection's factories are the user's to choose.
+        async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.psycopg, _named(args), binary=True)
             records: Records = await cursor.fetchall()
             return records
 
@@ -84,8 +85,12 @@ def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
         raise ValueError("schema_translate_map is not followed here: define the outbox with schema=… instead.")
     if connection.dialect.paramstyle == "numeric_dollar":
         return connection.exec_driver_sql(statement.text, args).fetchall()
-    named = {f"p{number}": value for number, value in enumerate(args, start=1)}
-    return connection.exec_driver_sql(statement.pyformat, named).fetchall()
+    text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
+    return connection.exec_driver_sql(text, _named(args)).fetchall()
+
+
+def _named(args: Sequence[Any]) -> dict[str, Any]:
+    return {f"p{number}": value for number, value in enumerate(args, start=1)}
 
 
 def _autocommits(connection: Connection) -> bool:

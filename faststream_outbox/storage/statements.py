@@ -40,22 +40,29 @@ LOCK_STRIPES: Final = 1024
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement with `$1`-style parameters, as asyncpg and psycopg's raw cursors take them."""
+    """One statement with `$1`-style parameters, as asyncpg takes them."""
 
     text: str
 
     @cached_property
     def pyformat(self) -> str:
         """The same for drivers that take named parameters: `$1` is `%(p1)s`."""
-        return _PARAMETER.sub(_named_parameter, self.text.replace("%", "%%"))
+        return self._with_parameters("s")
+
+    @cached_property
+    def psycopg(self) -> str:
+        """The same for psycopg 3, in binary, which spares it the escaping of arrays: `$1` is `%(p1)b`."""
+        return self._with_parameters("b")
+
+    def _with_parameters(self, kind: str) -> str:
+        def named(match: re.Match[str]) -> str:
+            return f"%(p{match[1]}){kind}" if match[1] else match[0]
+
+        return _PARAMETER.sub(named, self.text.replace("%", "%%"))
 
 
 # A quoted identifier, which is left as it is, or a parameter.
 _PARAMETER: Final = re.compile(r'"(?:[^"]|"")*"|\$(\d+)')
-
-
-def _named_parameter(match: re.Match[str]) -> str:
-    return f"%(p{match[1]})s" if match[1] else match[0]
 
 
 def _epoch(column: str) -> str:
