@@ -114,8 +114,10 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS):
                 await self._settler.flush()
         await self._settler.stop()
-        await self._claim_link.close()
-        await self._settle_link.close()
+        for link in (self._claim_link, self._settle_link):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):  # a server that does not answer must not keep us
+                    await link.close()
 
     async def _give_back(self) -> None:
         unstarted = self._ledger.take_unstarted()

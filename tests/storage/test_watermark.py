@@ -49,8 +49,8 @@ async def test_a_held_snapshot_does_not_make_claims_slower(postgres: PostgresBac
                 await lane.settle(Settlement(row.lease, Ack()) for row in rows)
         marked = await buffers_of_claim(postgres, cursor.marks["q"])
         swept = await buffers_of_claim(postgres, (-math.inf, 0))
-    assert swept > 5 * fresh, "10,000 dead entries, which the snapshot keeps"
-    assert marked < 2 * fresh, "the mark starts behind them"
+    assert swept > fresh + 1000, "10,000 dead entries, which the snapshot keeps"
+    assert marked < 1.3 * fresh, "the mark starts behind them"
 
 
 async def test_leased_rows_in_front_are_not_read(postgres: PostgresBackend) -> None:
@@ -63,7 +63,7 @@ async def test_leased_rows_in_front_are_not_read(postgres: PostgresBackend) -> N
         await lane.claim(cursor, limit=100, lease_seconds=600)
         # The mark is the smallest position of the last claim, which starts past its own rows the next time.
         marked = await buffers_of_claim(postgres, cursor.marks["q"])
-    assert marked < 2 * fresh
+    assert marked < 1.3 * fresh
 
 
 async def test_a_million_timers_do_not_make_claims_slower(postgres: PostgresBackend) -> None:
@@ -71,7 +71,7 @@ async def test_a_million_timers_do_not_make_claims_slower(postgres: PostgresBack
     fresh = await buffers_of_claim(postgres, (-math.inf, 0))
     await postgres.fill(1_000_000, due="now() + interval '1 hour' + n * interval '1 second'", payload_bytes=10)
     burdened = await buffers_of_claim(postgres, (-math.inf, 0))
-    assert burdened <= fresh + 20, "a deeper index, nothing more"
+    assert burdened <= 1.3 * fresh, "a deeper index, nothing more"
     async with postgres.store.connect() as lane:
         assert await lane.next_due(ClaimCursor(["q"])) == 0
         assert len((await lane.claim(ClaimCursor(["q"]), limit=2000, lease_seconds=60)).rows) == 1000
