@@ -36,9 +36,9 @@ def make_outbox_table(
 ) -> Table:
     """Define the outbox on your `MetaData`; your migrations create it.
 
-    `fillfactor` leaves room in each page for the claimed version of its rows, so that a claim touches no index. Half
-    the page is what payloads of 200 bytes and more need; 45 suits smaller ones, and 100 halves the disk that a
-    standing backlog takes, at three times the write-ahead log per claim.
+    `fillfactor` leaves room in each page for the claimed version of its rows, so that a claim touches no index. With
+    half of the page that holds for nine claims in ten or more, with 45 for all, whatever the rows look like; 100 halves
+    the disk that a standing backlog takes, at three times the write-ahead log per claim.
 
     Example:
         metadata = MetaData()
