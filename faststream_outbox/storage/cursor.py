@@ -73,7 +73,7 @@ class ClaimCursor:
     def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
         """Take note of what a claim brought; tell whether more is likely to be there."""
         taken = Counter(row.queue for row in rows)
-        self._note_reach(rows)
+        self._note_positions(rows)
         left = plan.limit
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             if left <= 0:
@@ -96,12 +96,13 @@ class ClaimCursor:
         if plan.sweep:
             self._put_off_sweep(began, ended)
 
-    def _note_reach(self, rows: Sequence[OutboxRow]) -> None:
+    def _note_positions(self, rows: Sequence[OutboxRow]) -> None:
         lowest: dict[str, Position] = {}
         for row in rows:
-            lowest[row.queue] = min(row.position, lowest.get(row.queue, row.position))
-            reach = self.reach[row.queue]
-            self.reach[row.queue] = row.position if reach == END else max(reach, row.position)
+            queue, position = row.queue, row.position
+            lowest[queue] = min(position, lowest.get(queue, position))
+            reach = self.reach[queue]
+            self.reach[queue] = position if reach == END else max(reach, position)
         self.marks.update(lowest)
 
     def _put_off_sweep(self, began: float, ended: float) -> None:

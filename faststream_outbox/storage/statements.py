@@ -2,8 +2,8 @@
 
 They share four habits. The lease's token is compared inside the statement, never in the caller. Time is the database's
 `now()`, and times travel as epoch seconds, because drivers fail on instants that `datetime` cannot hold. Batches come
-as sorted arrays, so rows are locked in the order of their ids (see `LANE_SETTINGS`). No input of a user's becomes
-part of a text: table names are quoted, the rest are parameters.
+as sorted arrays, so rows are locked in the order of their ids, on the store's own connections (see `LANE_SETTINGS`).
+No input of a user's becomes part of a text: table names are quoted, the rest are parameters.
 """
 
 import re
@@ -36,6 +36,9 @@ LANE_SETTINGS: Final = {
 # Keyed publishers lock stripes, not keys: a transaction may publish for tens of thousands of keys, and each lock takes
 # a place in a table of fixed size.
 LOCK_STRIPES: Final = 1024
+
+# Among how many suspects of a queue, the first ones, the longest expired is looked for.
+SUSPECTS_COMPARED: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ UPDATE {self._outbox} o SET {_LEASE}
      WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
        AND (o.next_attempt_at, o.id) <= (to_timestamp(q.at), q.id)
        AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
-     ORDER BY o.next_attempt_at, o.id LIMIT 1000) o),
+     ORDER BY o.next_attempt_at, o.id LIMIT {SUSPECTS_COMPARED}) o),
 one AS (
   SELECT o.id FROM {self._outbox} o
    WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen))

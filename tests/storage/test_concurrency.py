@@ -8,7 +8,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, OutboxRow, Retry, Settlement
+from faststream_outbox.storage import (
+    Ack,
+    ClaimCursor,
+    Dead,
+    Lease,
+    NewRow,
+    OutboxRow,
+    Retry,
+    Settlement,
+    StoreConnection,
+)
 from tests.backends import PostgresBackend, everywhere
 
 
@@ -159,6 +169,11 @@ async def test_locks_of_a_huge_batch_are_bounded(postgres: PostgresBackend) -> N
         assert (await session.execute(text(locks))).scalar_one() <= 1024
 
 
+async def steal_and_settle(lane: StoreConnection) -> frozenset[Lease]:
+    rows = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
+    return (await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held
+
+
 async def test_a_lost_lease_is_lost_whoever_asks(postgres: PostgresBackend) -> None:
     """Twenty times: a holder's lease runs out, another takes the row, both settle at once; one effect."""
     for _ in range(20):
@@ -166,13 +181,7 @@ async def test_a_lost_lease_is_lost_whoever_asks(postgres: PostgresBackend) -> N
         [slow] = (await postgres.claim("q", lease_seconds=1)).rows
         await postgres.pass_time(2)
         async with postgres.store.connect() as one, postgres.store.connect() as other:
-
-            async def steal_and_settle(lane: object = other) -> frozenset[Lease]:
-                del lane
-                rows = (await other.claim_suspect(everywhere("q"), lease_seconds=60)).rows
-                return (await other.settle(Settlement(row.lease, Ack()) for row in rows)).held
-
-            late, stolen = await asyncio.gather(one.settle([Settlement(slow.lease, Ack())]), steal_and_settle())
+            late, stolen = await asyncio.gather(one.settle([Settlement(slow.lease, Ack())]), steal_and_settle(other))
         assert len(late.held) + len(stolen) == 1
         assert await postgres.rows() == []
 
@@ -223,7 +232,6 @@ async def test_burying_long_texts_and_renewing_do_not_deadlock(postgres: Postgre
     """Enough text to spill a hash to disk, which would mix up the order of the locks."""
     await postgres.fill(1500)
     rows = (await postgres.claim("q", limit=1500)).rows
-    await postgres.run("DROP TABLE IF EXISTS unrelated")
     done = asyncio.Event()
 
     async def renewer() -> None:

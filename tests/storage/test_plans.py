@@ -150,3 +150,22 @@ async def test_rows_are_locked_in_the_order_of_ids(postgres: PostgresBackend) ->
             await holder.rollback()
             await work
     assert await postgres.rows() == []
+
+
+async def test_long_texts_do_not_spill_the_join_that_locks(postgres: PostgresBackend) -> None:
+    """A hash that goes to disk is read back in parts, and the order of ids is gone."""
+    await postgres.fill(1500)
+    await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}'")
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    ids, tokens = f"ARRAY{list(range(1, 1501))}::bigint[]", f"array_fill('{TOKEN}'::uuid, ARRAY[1500])"
+    texts = "array_fill('x'::text, ARRAY[1500]), array_fill(repeat('x', 8192), ARRAY[1500])"
+    numbers = "array_fill(1::float8, ARRAY[1500])"
+    arguments = f"{ids}, {tokens}, {texts}, array_fill(1::bigint, ARRAY[1500]), {numbers}, {numbers}"
+    assert statements.bury is not None
+    async with postgres.engine.connect() as connection:
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
+        plan = await explain(connection, statements.bury, arguments, mode="generic")
+    [deletion] = [node for node in plan if node.get("Operation") == "Delete"]
+    [hashed] = [node for node in nodes(deletion) if node["Node Type"] == "Hash"]
+    assert hashed["Hash Batches"] == 1
