@@ -1,4 +1,4 @@
-"""What the tests of users need: the client without a database."""
+"""The client without a database."""
 
 import time
 from collections.abc import Callable

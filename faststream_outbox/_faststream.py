@@ -1,0 +1,81 @@
+"""All that is taken from FastStream's private modules, so that a new FastStream can break one room only."""
+
+from faststream._internal.basic_types import LoggerProto, SendableMessage
+from faststream._internal.broker import BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
+from faststream._internal.configs import (
+    BrokerConfig,
+    ConfigComposition,
+    PublisherSpecificationConfig,
+    PublisherUsecaseConfig,
+    SubscriberSpecificationConfig,
+    SubscriberUsecaseConfig,
+)
+from faststream._internal.constants import EMPTY
+from faststream._internal.di import FastDependsConfig
+from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.proto import PublisherProto
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.subscriber.utils import MultiLock, default_filter
+from faststream._internal.endpoint.utils import ParserComposition, process_msg
+from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.parser import CodecProto, DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
+from faststream._internal.types import (
+    AsyncCallable,
+    BrokerMiddleware,
+    CustomCallable,
+    Filter,
+    IdGenerator,
+    PublisherMiddleware,
+)
+
+__all__ = [
+    "EMPTY",
+    "ArgsContainer",
+    "AsyncCallable",
+    "BrokerConfig",
+    "BrokerMiddleware",
+    "BrokerRouter",
+    "BrokerUsecase",
+    "CallsCollection",
+    "CodecProto",
+    "ConfigComposition",
+    "CustomCallable",
+    "DefaultCodec",
+    "DefaultLoggerStorage",
+    "EnterType",
+    "FastDependsConfig",
+    "Filter",
+    "HandlerCallWrapper",
+    "IdGenerator",
+    "LoggerProto",
+    "LoggerState",
+    "MultiLock",
+    "ParserComposition",
+    "ProducerProto",
+    "PublisherMiddleware",
+    "PublisherProto",
+    "PublisherSpecification",
+    "PublisherSpecificationConfig",
+    "PublisherUsecase",
+    "PublisherUsecaseConfig",
+    "Registrator",
+    "SendableMessage",
+    "SubscriberRoute",
+    "SubscriberSpecification",
+    "SubscriberSpecificationConfig",
+    "SubscriberUsecase",
+    "SubscriberUsecaseConfig",
+    "TestBroker",
+    "change_producer",
+    "default_filter",
+    "get_broker_logger",
+    "make_logger_state",
+    "process_msg",
+]

@@ -1,0 +1,27 @@
+"""What a handler's parameters may be annotated with.
+
+Example:
+    from faststream_outbox.annotations import Logger, OutboxMessage
+
+    @broker.subscriber("orders")
+    async def handle(order_id: int, message: OutboxMessage, logger: Logger) -> None: ...
+
+"""
+
+from typing import Annotated
+
+from faststream import Context
+from faststream.annotations import ContextRepo, Logger
+from faststream.params import NoCast
+
+from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
+from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.message import OutboxMessage as _OutboxMessage
+from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
+
+__all__ = ["ContextRepo", "Logger", "NoCast", "OutboxBroker", "OutboxClient", "OutboxMessage", "OutboxProducer"]
+
+OutboxMessage = Annotated[_OutboxMessage, Context("message")]
+OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
+OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
+OutboxClient = Annotated[_OutboxClient, Context("broker.client")]

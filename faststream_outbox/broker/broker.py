@@ -1,0 +1,348 @@
+"""What a user holds: publishes in the user's transaction, and delivers what was published."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NoReturn, cast
+
+from fast_depends import Provider, dependency_provider
+from fast_depends.dependencies import Dependant
+from fast_depends.library.serializer import SerializerProto
+from faststream import ContextRepo
+from faststream.message import gen_cor_id
+from faststream.middlewares import AckPolicy
+from faststream.security import BaseSecurity
+from faststream.specification.schema import BrokerSpec, Tag, TagDict
+from sqlalchemy import Connection, Table
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from faststream_outbox._faststream import (
+    EMPTY,
+    BrokerMiddleware,
+    BrokerUsecase,
+    CodecProto,
+    CustomCallable,
+    FastDependsConfig,
+    IdGenerator,
+    LoggerProto,
+)
+from faststream_outbox.broker.logging import make_outbox_logger_state
+from faststream_outbox.broker.pool import check_pool
+from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.client import AbstractOutboxClient, OutboxClient
+from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
+from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.metrics import MetricsRecorder, ignore
+from faststream_outbox.publisher.producer import NO_REQUESTS, OutboxProducer
+from faststream_outbox.publisher.synchronous import run_now
+from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.storage import OutboxRow, QueueStats, SessionOrConnection, TimerConflict
+from faststream_outbox.subscriber.monitor import BrokerMonitor
+from faststream_outbox.subscriber.usecase import OutboxSubscriber
+from faststream_outbox.subscriber.wakeup import Wakeup
+
+
+class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutboxClient, OutboxBrokerConfig]):
+    """The outbox as a FastStream broker.
+
+    Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
+
+    Example:
+        broker = OutboxBroker(engine, outbox_table=outbox_table)
+        app = FastStream(broker)
+
+        @broker.subscriber("orders")
+        async def handle(order_id: int) -> None: ...
+
+        async with session_factory() as session, session.begin():
+            session.add(Order(id=1))
+            await broker.publish(1, queue="orders", session=session)
+
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine | None = None,
+        *,
+        outbox_table: Table,
+        dlq_table: Table | None = None,
+        graceful_timeout: float | None = 15.0,
+        metrics_recorder: MetricsRecorder | None = None,
+        last_exception_renderer: LastExceptionRenderer | None = None,
+        decoder: CustomCallable | None = None,
+        parser: CustomCallable | None = None,
+        codec: CodecProto | None = None,
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any]] = (),
+        routers: Iterable[OutboxRegistrator] = (),
+        ack_policy: AckPolicy = EMPTY,
+        id_generator: IdGenerator = gen_cor_id,
+        # AsyncAPI
+        specification_url: str | None = None,
+        protocol: str | None = None,
+        protocol_version: str | None = None,
+        description: str | None = None,
+        tags: Iterable[Tag | TagDict] = (),
+        security: BaseSecurity | None = None,
+        # Logging
+        logger: LoggerProto | None = EMPTY,
+        log_level: int = logging.INFO,
+        # FastDepends
+        apply_types: bool = True,
+        serializer: SerializerProto | None = EMPTY,
+        provider: Provider | None = None,
+        context: ContextRepo | None = None,
+    ) -> None:
+        for name, table in (("outbox_table", outbox_table), ("dlq_table", dlq_table)):
+            if not isinstance(table, Table) and not (table is None and name == "dlq_table"):
+                maker = f"make_{name.removesuffix('_table')}_table"
+                raise TypeError(f"{name} is a Table, made by {maker}(metadata), not {type(table).__name__}.")
+        producer = OutboxProducer(parser=parser, decoder=decoder)
+        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table)
+        config = OutboxBrokerConfig(
+            client=client,
+            metrics_recorder=metrics_recorder or ignore,
+            last_exception_renderer=last_exception_renderer,
+            producer=producer,
+            broker_middlewares=middlewares,
+            broker_parser=parser,
+            broker_decoder=decoder,
+            broker_codec=codec,
+            logger=make_outbox_logger_state(logger=logger, log_level=log_level),
+            fd_config=FastDependsConfig(
+                use_fastdepends=apply_types,
+                serializer=serializer,
+                provider=provider or dependency_provider,
+                context=context or ContextRepo(),
+            ),
+            broker_dependencies=dependencies,
+            graceful_timeout=graceful_timeout,
+            ack_policy=ack_policy,
+            id_generator=id_generator,
+            extra_context={"broker": self},
+        )
+        config.wakeup = Wakeup(client.store, BrokerMonitor(config).report)
+        producer.connect(config)
+        super().__init__(
+            config=config,
+            specification=BrokerSpec(
+                url=[specification_url or _public_url(engine)],
+                protocol=protocol or "postgresql",
+                protocol_version=protocol_version,
+                description=description,
+                tags=tags,
+                security=security,
+            ),
+            routers=routers,
+        )
+
+    @property
+    def client(self) -> AbstractOutboxClient:
+        """The outbox at its lowest, for what the broker has no method for."""
+        client: AbstractOutboxClient = self.config.client
+        return client
+
+    @property
+    def _outbox_subscribers(self) -> list[OutboxSubscriber]:
+        return cast("list[OutboxSubscriber]", self.subscribers)
+
+    @property
+    def _wakeup(self) -> Wakeup:
+        return cast("Wakeup", self.config.wakeup)
+
+    async def _connect(self) -> AbstractOutboxClient:
+        # From here on somebody will call stop(), so that wake-ups can be gathered and are sent before we end.
+        self._wakeup.start(listen=False)
+        return self.client
+
+    async def start(self) -> None:
+        """Begin to deliver: connect, and start every subscriber."""
+        await self.connect()
+        consuming = [each for each in self._outbox_subscribers if each.calls]
+        if consuming:
+            if isinstance(self.client, OutboxClient):
+                check_pool(self.client.engine, len(consuming))
+            await self._look_at_the_table()
+        self._wakeup.start(listen=bool(self.subscribers))
+        await super().start()
+
+    async def _look_at_the_table(self) -> None:
+        """Say at once what would otherwise be found out by the first claim; it may yet be mended while we run."""
+        try:
+            await self.client.look()
+        except Exception as error:  # noqa: BLE001 - told, and tried again by every claim
+            message = f"The outbox cannot be read, and nothing is delivered before it can: {error}"
+            BrokerMonitor(cast("OutboxBrokerConfig", self.config)).report(
+                "outbox_unreadable", message, level=logging.ERROR, error=error
+            )
+
+    async def stop(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups."""
+        try:
+            await super().stop(exc_type, exc_val, exc_tb)
+        finally:
+            await self._wakeup.stop()
+            self._connection = None
+
+    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
+        """Tell whether the database answers, and every loop is running and has claimed lately."""
+        try:
+            async with asyncio.timeout(timeout or 5.0):
+                return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()
+        except TimeoutError:
+            return False
+
+    async def publish(  # type: ignore[override] # the queue and the session are named
+        self,
+        body: Any = None,
+        *,
+        queue: str,
+        session: SessionOrConnection | None = None,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        key: str | None = None,
+        activate_in: timedelta | None = None,
+        activate_at: datetime | None = None,
+        timer_id: str | None = None,
+        timer_conflict: TimerConflict = "ignore",
+    ) -> int | None:
+        """Write one message through your transaction: it is sent if, and when, that commits.
+
+        Nothing is committed and no transaction is opened here.
+
+        Args:
+            body: Whatever FastStream can encode; bytes are stored as they are.
+            queue: The queue's name.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+            headers: Anything that JSON knows, by name.
+            correlation_id: Told to the handler and passed on by what it publishes; the row's id where there is none.
+            reply_to: The queue where an answer is expected.
+            key: Messages of one key are delivered in the order of their transactions, one at a time.
+            activate_in: How long to wait before it is delivered.
+            activate_at: When to deliver it; with a time zone.
+            timer_id: A name under which the queue holds one waiting message at most.
+            timer_conflict: What to do when it does: "ignore" the new one, or "extend" the waiting one's delay.
+
+        Returns:
+            The row's id; None when a message with this `timer_id` is waiting already.
+
+        """
+        cmd = OutboxPublishCommand(
+            body,
+            queue=queue,
+            session=session,
+            headers=headers,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            key=key,
+            activate_in=activate_in,
+            activate_at=activate_at,
+            timer_id=timer_id,
+            timer_conflict=timer_conflict,
+        )
+        row_id: int | None = await self._basic_publish(cmd, producer=self.config.producer)
+        return row_id
+
+    async def publish_batch(  # type: ignore[override] # the session is named
+        self,
+        *bodies: Any,
+        queue: str,
+        session: SessionOrConnection | None = None,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        keys: Sequence[str | None] | None = None,
+        activate_in: timedelta | None = None,
+        activate_at: datetime | None = None,
+    ) -> list[int]:
+        """Write messages through your transaction, in one round trip; returns the rows' ids, in their order."""
+        if not bodies:
+            return []
+        cmd = OutboxPublishCommand(
+            *bodies,
+            queue=queue,
+            session=session,
+            headers=headers,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            keys=keys,
+            activate_in=activate_in,
+            activate_at=activate_at,
+        )
+        ids: list[int] = await self._basic_publish_batch(cmd, producer=self.config.producer)
+        return ids
+
+    def publish_sync(
+        self,
+        body: Any = None,
+        *,
+        queue: str,
+        session: Session | Connection,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        key: str | None = None,
+        activate_in: timedelta | None = None,
+        activate_at: datetime | None = None,
+        timer_id: str | None = None,
+        timer_conflict: TimerConflict = "ignore",
+    ) -> int | None:
+        """Write one message through a synchronous session or connection, as `publish` does through others.
+
+        Middlewares run too, but cannot wait for anything here.
+        """
+        cmd = OutboxPublishCommand(
+            body,
+            queue=queue,
+            session=session,
+            headers=headers,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            key=key,
+            activate_in=activate_in,
+            activate_at=activate_at,
+            timer_id=timer_id,
+            timer_conflict=timer_conflict,
+        )
+        row_id: int | None = run_now(self._basic_publish(cmd, producer=self.config.producer))
+        return row_id
+
+    async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None = None) -> bool:
+        """Take back a timer through your transaction; False when there is none, or it is being delivered."""
+        return await self.client.cancel_timer(queue=queue, timer_id=timer_id, session=session)
+
+    async def fetch_unprocessed(
+        self, *, session: SessionOrConnection | None = None, queue: str | None = None, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Read rows without leasing them, oldest first."""
+        return await self.client.fetch_unprocessed(session=session, queue=queue, limit=limit)
+
+    async def stats(self) -> list[QueueStats]:
+        """Count the rows of every queue: ready, scheduled, in flight, dead. Reads the whole table."""
+        async with self.client.store.connect() as lane:
+            return await lane.stats()
+
+    async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
+        """Raise `RuntimeError` with everything that the live tables lack; needs Alembic."""
+        await self.client.validate_schema(check_autovacuum=check_autovacuum)
+
+    async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: an outbox has no answer to wait for."""
+        raise NotImplementedError(NO_REQUESTS)
+
+
+def _public_url(engine: AsyncEngine | None) -> str:
+    """Tell where the outbox is, in a document that anybody may read: without a user and a password."""
+    if engine is None:
+        return "postgresql://"
+    url = engine.url.set(username=None, password=None, query={})
+    return url.set(drivername="postgresql").render_as_string()

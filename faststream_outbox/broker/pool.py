@@ -1,0 +1,27 @@
+"""Whether an engine's pool has the connections that a broker will hold."""
+
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import QueuePool
+
+# Each subscriber claims on one connection and settles on another, whatever its max_workers is.
+PER_SUBSCRIBER: Final = 2
+# Somebody must be able to publish meanwhile, and to answer a ping.
+FOR_OTHERS: Final = 1
+
+
+def check_pool(engine: AsyncEngine | None, subscribers: int) -> None:
+    """Refuse to start on a pool that is too small, which would wait for ever for a connection."""
+    if engine is None:
+        raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
+    pool = engine.sync_engine.pool
+    if not isinstance(pool, QueuePool):
+        return
+    overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy does not tell it otherwise
+    needed, given = PER_SUBSCRIBER * subscribers + FOR_OTHERS, pool.size() + overflow
+    if overflow >= 0 and given < needed:
+        raise RuntimeError(
+            f"{subscribers} subscribers hold {PER_SUBSCRIBER} connections each and one more is needed to publish: "
+            f"{needed} in all, and this engine's pool gives {given}. Use create_async_engine(…, pool_size={needed})."
+        )

@@ -1,0 +1,89 @@
+"""A router, and what can be declared on one before there is a function to decorate."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fast_depends.dependencies import Dependant
+from faststream.middlewares import AckPolicy
+
+from faststream_outbox._faststream import (
+    EMPTY,
+    ArgsContainer,
+    BrokerMiddleware,
+    BrokerRouter,
+    CodecProto,
+    CustomCallable,
+    SubscriberRoute,
+)
+from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.message import OutboxDelivery
+
+
+class OutboxPublisher(ArgsContainer):
+    """What `publisher(…)` takes, for an `OutboxRoute`."""
+
+    def __init__(self, queue: str, *, headers: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(queue, headers=headers, **options)
+
+
+class OutboxRoute(SubscriberRoute):
+    """A handler and what `subscriber(…)` takes, for `OutboxRouter(handlers=[…])`.
+
+    Example:
+        router = OutboxRouter(handlers=[OutboxRoute(handle, "orders", max_workers=4)])
+
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any] | Callable[..., Awaitable[Any]],
+        queues: str | Sequence[str],
+        *,
+        publishers: Iterable[OutboxPublisher] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(call, queues, publishers=publishers, **options)
+
+
+class OutboxRouter(OutboxRegistrator, BrokerRouter[OutboxDelivery, OutboxBrokerConfig]):
+    """Subscribers and publishers that a broker, or another router, includes.
+
+    Example:
+        router = OutboxRouter(prefix="billing.")
+
+        @router.subscriber("orders")  # the queue "billing.orders"
+        async def handle(order_id: int) -> None: ...
+
+        broker.include_router(router)
+
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[OutboxRoute] = (),
+        *,
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any]] = (),
+        routers: Iterable[OutboxRegistrator] = (),
+        parser: CustomCallable | None = None,
+        decoder: CustomCallable | None = None,
+        codec: CodecProto | None = None,
+        ack_policy: AckPolicy = EMPTY,
+        include_in_schema: bool | None = None,
+    ) -> None:
+        super().__init__(
+            handlers=handlers,
+            config=OutboxBrokerConfig(
+                prefix=prefix,
+                broker_dependencies=dependencies,
+                broker_middlewares=middlewares,
+                broker_parser=parser,
+                broker_decoder=decoder,
+                broker_codec=codec,
+                ack_policy=ack_policy,
+                include_in_schema=include_in_schema,
+            ),
+            routers=routers,
+        )

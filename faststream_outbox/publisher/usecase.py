@@ -1,0 +1,91 @@
+"""A publisher of one queue: called by the user, or by FastStream with what a handler returned."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from faststream.response import PublishCommand
+
+from faststream_outbox._faststream import PublisherMiddleware, PublisherUsecase
+from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.publisher.answers import address_answer
+from faststream_outbox.publisher.config import OutboxPublisherConfig
+from faststream_outbox.publisher.producer import NO_REQUESTS
+from faststream_outbox.publisher.specification import OutboxPublisherSpecification
+from faststream_outbox.response import AnySession, OutboxPublishCommand
+from faststream_outbox.storage import TimerConflict
+
+
+class OutboxPublisher(PublisherUsecase):
+    """Publishes to one queue.
+
+    On a handler of the same broker, what the handler returns is inserted by the statement that deletes its message.
+
+    Example:
+        confirmations = broker.publisher("confirmations")
+
+        @confirmations
+        @broker.subscriber("orders")
+        async def confirm(order_id: int) -> dict[str, int]:
+            return {"confirmed": order_id}
+
+        await confirmations.publish({"confirmed": 1}, session=session)
+
+    """
+
+    _outer_config: OutboxBrokerConfig
+
+    def __init__(self, config: OutboxPublisherConfig, specification: OutboxPublisherSpecification) -> None:
+        super().__init__(config, specification)
+        self._queue = config.queue
+        self.headers = dict(config.headers or {})
+        self.reply_to = config.reply_to
+
+    @property
+    def queue(self) -> str:
+        """The queue, prefixes included."""
+        return f"{self._outer_config.prefix}{self._queue}"
+
+    async def publish(
+        self,
+        body: Any = None,
+        *,
+        session: AnySession | None = None,
+        queue: str = "",
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        key: str | None = None,
+        activate_in: timedelta | None = None,
+        activate_at: datetime | None = None,
+        timer_id: str | None = None,
+        timer_conflict: TimerConflict = "ignore",
+    ) -> int | None:
+        """Publish one message in the caller's transaction, as `OutboxBroker.publish` does."""
+        cmd = OutboxPublishCommand(
+            body,
+            queue=queue or self.queue,
+            session=session,
+            headers=self.headers | dict(headers or {}),
+            correlation_id=correlation_id,
+            reply_to=reply_to or self.reply_to,
+            key=key,
+            activate_in=activate_in,
+            activate_at=activate_at,
+            timer_id=timer_id,
+            timer_conflict=timer_conflict,
+        )
+        row_id: int | None = await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
+        return row_id
+
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
+        answer = OutboxPublishCommand.from_cmd(cmd)
+        answer.destination = answer.destination or self.queue
+        answer.reply_to = answer.reply_to or self.reply_to
+        answer.add_headers(self.headers, override=False)
+        address_answer(answer, self._outer_config)
+        await self._basic_publish(answer, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+
+    async def request(self, message: Any = None, /, *, correlation_id: str | None = None) -> NoReturn:
+        """Refuse."""
+        raise NotImplementedError(NO_REQUESTS)

@@ -1,0 +1,48 @@
+"""What is known of a subscriber when it is declared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from faststream.middlewares import AckPolicy
+
+from faststream_outbox._faststream import (
+    EMPTY,
+    BrokerMiddleware,
+    Filter,
+    SubscriberSpecificationConfig,
+    SubscriberUsecaseConfig,
+    default_filter,
+)
+from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.retry import DEFAULT_RETRY, RetryStrategyProto
+from faststream_outbox.subscriber.pipeline import PipelineOptions
+
+
+@dataclass(kw_only=True)
+class OutboxSubscriberSpecificationConfig(SubscriberSpecificationConfig):
+    """For the AsyncAPI document."""
+
+    queues: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class OutboxSubscriberConfig(SubscriberUsecaseConfig):
+    """For consuming."""
+
+    _outer_config: OutboxBrokerConfig = field(default_factory=OutboxBrokerConfig)
+
+    queues: Sequence[str]
+    options: PipelineOptions = field(default_factory=PipelineOptions)
+    retry_strategy: RetryStrategyProto = DEFAULT_RETRY
+    propagate_inbound_headers: bool = False
+    middlewares: Sequence[BrokerMiddleware[Any]] = ()
+    filter: Filter[Any] = default_filter
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """What happens to a message whose handler gave no verdict: the subscriber's, the broker's, or the safe one."""
+        for policy in (self._ack_policy, self._outer_config.ack_policy):
+            if policy is not EMPTY:
+                return policy
+        return AckPolicy.NACK_ON_ERROR

@@ -1,0 +1,38 @@
+"""Middlewares of a single subscriber."""
+
+import inspect
+from typing import Any
+
+from faststream import BaseMiddleware
+from faststream.response import ensure_response
+
+from faststream_outbox._faststream import BrokerMiddleware
+from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, REPLY_TO
+
+
+def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
+    """Take a middleware class (or factory), as a broker does, or a function `async def (call_next, message)`."""
+    if not inspect.iscoroutinefunction(middleware):
+        factory: BrokerMiddleware[Any] = middleware
+        return factory
+
+    class FunctionMiddleware(BaseMiddleware):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            return await middleware(call_next, msg)
+
+    return FunctionMiddleware
+
+
+class PropagateHeaders(BaseMiddleware):
+    """Gives what a handler returns the headers of the message that it answers; its own ones win."""
+
+    async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+        """Call the handler and add the headers to its answer."""
+        response = ensure_response(await call_next(msg))
+        inbound = {name: value for name, value in msg.headers.items() if name not in _THE_MESSAGES_OWN}
+        response.headers = inbound | response.headers
+        return response
+
+
+# These tell of the one message: how it is encoded, and whom to answer. The correlation id is passed on by FastStream.
+_THE_MESSAGES_OWN = {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}

@@ -1,0 +1,221 @@
+"""A subscriber as FastStream knows it: wires the parts of this room, and has no loop of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from faststream.exceptions import StopConsume
+from faststream.message import StreamMessage
+
+from faststream_outbox._faststream import (
+    BrokerMiddleware,
+    CallsCollection,
+    HandlerCallWrapper,
+    PublisherProto,
+    SubscriberUsecase,
+    default_filter,
+    process_msg,
+)
+from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.message import OutboxDelivery, OutboxMessage
+from faststream_outbox.parser import OutboxParser
+from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
+from faststream_outbox.storage import Outcome, OutboxRow
+from faststream_outbox.storage.checks import check_name
+from faststream_outbox.subscriber.config import OutboxSubscriberConfig
+from faststream_outbox.subscriber.loop import being_cancelled
+from faststream_outbox.subscriber.middlewares import PropagateHeaders, as_broker_middleware
+from faststream_outbox.subscriber.monitor import BrokerMonitor
+from faststream_outbox.subscriber.pipeline import Pipeline
+from faststream_outbox.subscriber.pulling import Pulling
+from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
+from faststream_outbox.subscriber.verdicts import Judge
+
+
+class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
+    """Handles the messages of one or more queues; made by `broker.subscriber(…)`."""
+
+    _outer_config: OutboxBrokerConfig
+
+    def __init__(
+        self,
+        config: OutboxSubscriberConfig,
+        specification: OutboxSubscriberSpecification,
+        calls: CallsCollection[OutboxDelivery],
+    ) -> None:
+        config.parser = OutboxParser.parse_message
+        config.decoder = OutboxParser.decode_message
+        super().__init__(config, specification, calls)
+        self.config = config
+        self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
+        if config.propagate_inbound_headers:
+            self._own_middlewares.append(PropagateHeaders)
+        self._pipeline: Pipeline | None = None
+        self._pulling: Pulling | None = None
+        self._unsubscribe: Callable[[], None] = _nothing
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues, prefixes included."""
+        return [f"{self._outer_config.prefix}{queue}" for queue in self.config.queues]
+
+    @property
+    def alive(self) -> bool:
+        """Whether every loop is running and has claimed lately; a subscriber that was stopped has nothing to do."""
+        return not self.running or self._pipeline is None or self._pipeline.alive
+
+    @property
+    def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
+        return [*self._outer_config.broker_middlewares, *self._own_middlewares]
+
+    def __call__(self, func: Any = None, *, filter: Any = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
+        """Add a handler; with a filter of its own, one of several."""
+        chosen = self.config.filter if filter is default_filter else filter
+        if func is None:
+            return lambda function: self(function, filter=chosen, **options)
+        handler: HandlerCallWrapper[..., Any] = super().__call__(func, filter=chosen, **options)
+        publishers = handler._publishers  # noqa: SLF001 - as FastStream does
+        if not any(isinstance(each, ResponsePublisher) for each in publishers):
+            publishers.append(ResponsePublisher(self._outer_config, handler))
+        return handler
+
+    async def start(self) -> None:
+        """Begin to claim, if there is a handler to give messages to."""
+        for queue in self.queues:
+            check_name("queue", queue)  # with its prefixes it may be too long after all
+        await super().start()
+        if self.calls:
+            self._start_pipeline()
+        self._post_start()
+
+    @property
+    def monitor(self) -> BrokerMonitor:
+        """What tells of this subscriber."""
+        return BrokerMonitor(self._outer_config, self.specification.call_name)
+
+    @property
+    def judge(self) -> Judge:
+        """What decides over this subscriber's messages."""
+        renderer = self._outer_config.last_exception_renderer
+        return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor)
+
+    def _start_pipeline(self) -> None:
+        config, judge = self._outer_config, self.judge
+
+        async def handle(row: OutboxRow) -> Outcome:
+            delivery, error = await self.deliver(row)
+            return judge.outcome(delivery, error)
+
+        announce = config.wakeup.announce if config.wakeup is not None else _nobody
+        self._pipeline = Pipeline(
+            config.store, self.queues, handle, options=self.config.options, monitor=self.monitor, announce=announce
+        )
+        if config.wakeup is not None:
+            self._unsubscribe = config.wakeup.subscribe(self.queues, self._pipeline.wake)
+        self._pipeline.start()
+
+    async def stop(self) -> None:
+        """Claim no more, let what is in hand run and be settled, within `graceful_timeout`."""
+        self._unsubscribe()
+        if self._pipeline is not None:
+            # `running` stays true meanwhile: FastStream drops messages of a subscriber that is not running.
+            await self._pipeline.stop(self._outer_config.graceful_timeout)
+            self._pipeline = None
+        if self._pulling is not None:
+            await self._pulling.stop()
+            self._pulling = None
+        await super().stop()
+
+    async def deliver(self, row: OutboxRow) -> tuple[OutboxDelivery, BaseException | None]:
+        """Run a row through middlewares, filters and handler; returns its delivery, and what was raised."""
+        delivery = OutboxDelivery.of(row)
+        try:
+            await self.process_message(delivery)
+        except StopConsume as stop:
+            self._stop_soon(exit_app=False)
+            return delivery, stop
+        except SystemExit as leave:
+            self._stop_soon(exit_app=True)
+            return delivery, leave
+        except asyncio.CancelledError as leaked:
+            if being_cancelled():
+                raise
+            # Not ours: the handler awaited something that somebody else cancelled.
+            return delivery, leaked
+        except Exception as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
+            return delivery, error
+        return delivery, None
+
+    def _stop_soon(self, *, exit_app: bool) -> None:
+        """Stop from inside a handler: in a task of its own, because stopping waits for the handler to end."""
+
+        async def stop() -> None:
+            await self.stop()
+            if exit_app and (app := self._outer_config.context.get("app")):
+                app.exit()
+
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.create_task(stop())
+
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto[Any]]:
+        return (ReplyPublisher(self._outer_config, message.reply_to),)
+
+    async def get_one(self, *, timeout: float = 5.0) -> OutboxMessage | None:  # noqa: ASYNC109 - FastStream's signature
+        """Take one message from a subscriber without handlers; None when none came in time.
+
+        The message is yours until you `ack()`, `nack()` or `reject()` it: its lease is renewed meanwhile, and stopping
+        gives it back.
+        """
+        delivery = await self._pull().take(timeout)
+        return None if delivery is None else await self._parse(delivery)
+
+    async def __aiter__(self) -> AsyncIterator[OutboxMessage]:
+        """Take messages one after the other.
+
+        The body of the loop is the handler: a message on which it gave no verdict is acked when the next one is asked
+        for, and given back when the loop is left by an exception.
+        """
+        pulling = self._pull()
+        while True:
+            delivery = await pulling.take(None)
+            if delivery is None:
+                return
+            message = await self._parse(delivery)
+            yield message
+            await message.ack()
+
+    def _pull(self) -> Pulling:
+        if self.calls:
+            raise AssertionError("You can't take messages one by one from a subscriber that has handlers.")
+        if self._pulling is None:
+            config, lease_seconds = self._outer_config, self.config.options.lease_seconds
+            self._pulling = Pulling(config.store, self.queues, self.judge, self.monitor, lease_seconds=lease_seconds)
+            if config.wakeup is not None:
+                self._unsubscribe = config.wakeup.subscribe(self.queues, self._pulling.wake)
+        return self._pulling
+
+    async def _parse(self, delivery: OutboxDelivery) -> OutboxMessage:
+        parser, decoder = self._get_parser_and_decoder()
+        context = self._outer_config.context
+        message = await process_msg(
+            msg=delivery,
+            middlewares=(each(delivery, context=context) for each in self._broker_middlewares),
+            parser=parser,
+            decoder=decoder,
+        )
+        assert isinstance(message, OutboxMessage)  # noqa: S101 - a custom parser builds on ours
+        return message
+
+    def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
+        """Tell what the access log says beside a record."""
+        queue = message.raw_message.queue if message is not None else ",".join(self.queues)
+        return {"queue": queue, "message_id": getattr(message, "message_id", "")}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nobody(queues: Any) -> None:
+    pass

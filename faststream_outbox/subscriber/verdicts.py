@@ -1,0 +1,103 @@
+"""From what a handler did with a message to what becomes of its row."""
+
+import logging
+import traceback
+from datetime import datetime
+from typing import Any
+
+from faststream.middlewares import AckPolicy
+
+from faststream_outbox.configs import LastExceptionRenderer
+from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
+from faststream_outbox.retry import DEFAULT_RETRY, RetryStrategyProto
+from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
+from faststream_outbox.subscriber.events import Monitor
+
+
+class Judge:
+    """Turns verdicts into outcomes; a message without a verdict is never lost for it."""
+
+    def __init__(
+        self,
+        policy: AckPolicy,
+        strategy: RetryStrategyProto,
+        render: LastExceptionRenderer | None,
+        monitor: Monitor,
+    ) -> None:
+        self._policy = policy
+        self._strategy = strategy
+        self._render = render or render_traceback
+        self._monitor = monitor
+
+    def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
+        """Say what becomes of a row after its handler returned, or raised `error`."""
+        match delivery.verdict:
+            case Acked() if error is not None and self._policy is AckPolicy.ACK:
+                # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
+                return self._dead("rejected", delivery, error)
+            case Acked():
+                return Ack(tuple(delivery.outputs))
+            case Rejected():
+                return self._dead("rejected", delivery, error)
+            case Nacked(delay=float() | int() as delay):
+                return Retry(delay, delivery.attempts_count + 1, error=error)
+            case _:
+                return self._retry_or_dead(delivery, error)
+
+    def _retry_or_dead(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
+        now = delivery.database_now()
+        attempt = {
+            "first_attempt_at": min(delivery.first_attempt_at or now, now),
+            "last_attempt_at": now,
+            "attempts_count": delivery.attempts_count + 1,
+            "exception": error,
+        }
+        try:
+            delay = _delay(self._strategy, now, attempt)
+        except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
+            self._monitor.report(
+                "retry_strategy_failed",
+                f"{type(self._strategy).__name__} failed on row {delivery.id}, so the default strategy decides: "
+                f"{type(failure).__name__}",
+                level=logging.ERROR,
+                error=failure,
+                row_id=delivery.id,
+                queue=delivery.queue,
+            )
+            delay = _delay(DEFAULT_RETRY, now, attempt)
+        if delay is None:
+            return self._dead("retry_terminal", delivery, error)
+        return Retry(delay, delivery.attempts_count + 1, error=error)
+
+    def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead:
+        now = delivery.database_now()
+        return Dead(
+            reason,
+            None if error is None else self._text(error),
+            delivery.attempts_count + 1,
+            first_attempt_at=delivery.first_attempt_at or now,
+            last_attempt_at=now,
+            error=error,
+        )
+
+    def _text(self, error: BaseException) -> str | None:
+        try:
+            text = self._render(error)
+        except Exception as failure:  # noqa: BLE001 - nor may the user's renderer
+            # Not the text it was to redact.
+            return f"{type(error).__name__} (last_exception_renderer raised {type(failure).__name__})"
+        return text if text is None or isinstance(text, str) else str(text)
+
+
+def render_traceback(error: BaseException) -> str:
+    """Render what a handler raised, with where it did; a text that cannot be made becomes one that says so."""
+    return "".join(traceback.format_exception(error))
+
+
+def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:
+    ask = getattr(strategy, "get_next_attempt_at", None)
+    if ask is None:
+        seconds: float | None = strategy.get_next_attempt_delay(**attempt)
+        return seconds
+    at = ask(**attempt)
+    return None if at is None else max(0.0, (at - now).total_seconds())

@@ -1,0 +1,104 @@
+"""How messages are published in tests: handled before `publish` returns, or committed at once."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Self, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.publisher.producer import OutboxProducer
+from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.storage import NewRow, OutboxRow, Settlement
+from faststream_outbox.storage.memory import MemoryConnection, MemoryStore
+from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+
+class CommittingProducer(OutboxProducer):
+    """Writes what comes without a session in a transaction of its own."""
+
+    @classmethod
+    def of(cls, broker: OutboxBroker) -> Self:
+        """Take the place of a broker's producer."""
+        config = broker.config.broker_config
+        producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
+        producer.connect(config)
+        return producer
+
+    async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+        cmd.alone = True
+        return await super()._insert(cmd, rows)
+
+
+class DeliveringProducer(OutboxProducer):
+    """Puts rows into memory and has them handled there and then, whenever they are due."""
+
+    @classmethod
+    def of(cls, broker: OutboxBroker, brokers: Sequence[OutboxBroker]) -> Self:
+        """Take the place of a broker's producer; messages reach the subscribers of all these brokers."""
+        config = broker.config.broker_config
+        producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
+        producer.connect(config)
+        producer._brokers = brokers
+        return producer
+
+    _brokers: Sequence[OutboxBroker] = ()
+
+    async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+        ids = await super()._insert(cmd, rows)
+        if isinstance(cmd.session, Session | Connection):
+            _run_in_thread(self._deliver_all(ids))
+        else:
+            await self._deliver_all(ids)
+        return ids
+
+    async def _deliver_all(self, ids: Iterable[int]) -> None:
+        for row_id in ids:
+            row = self._store.rows.get(row_id)
+            subscriber = None if row is None else self._subscriber_of(row.queue)
+            if row is not None and subscriber is not None:
+                await self._deliver(row, subscriber)
+
+    @property
+    def _store(self) -> MemoryStore:
+        return cast("MemoryStore", self.config.store)
+
+    def _subscriber_of(self, queue: str) -> OutboxSubscriber | None:
+        subscribers = (cast("OutboxSubscriber", each) for broker in self._brokers for each in broker.subscribers)
+        return next((each for each in subscribers if queue in each.queues and each.calls), None)
+
+    async def _deliver(self, row: OutboxRow, subscriber: OutboxSubscriber) -> None:
+        lane = MemoryConnection(self._store)
+        leased = lane.lease(row, subscriber.config.options.lease_seconds)
+        delivery, error = OutboxDelivery.of(leased), None
+        try:
+            await subscriber.process_message(delivery)
+        except BaseException as raised:  # noqa: BLE001 - surfaces below, after the row was settled
+            error = raised
+        known = set(self._store.rows)
+        await lane.settle([Settlement(leased.lease, subscriber.judge.outcome(delivery, error))])
+        if error is not None:
+            raise error
+        await self._deliver_all(sorted(set(self._store.rows) - known))
+
+
+def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end beside the loop that may be running here, which waits for it."""
+    failures: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            context.run(asyncio.run, coroutine)
+        except BaseException as error:  # noqa: BLE001 - raised where it was called
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
