@@ -2,12 +2,14 @@
 
 from faststream_outbox.storage.base import (
     Claim,
+    Listening,
     QueueStats,
     SessionOrConnection,
     Store,
     StoreConnection,
     TimerConflict,
 )
+from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.outcomes import (
@@ -26,11 +28,13 @@ from faststream_outbox.storage.schema import make_dlq_table, make_outbox_table, 
 
 __all__ = [
     "Ack",
+    "AnySession",
     "Claim",
     "ClaimCursor",
     "Dead",
     "FailureReason",
     "Lease",
+    "Listening",
     "MemoryStore",
     "NewRow",
     "OutboxRow",

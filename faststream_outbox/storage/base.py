@@ -1,13 +1,14 @@
 """The contract of a store: what can be done with rows, whatever holds them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
+from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
@@ -106,17 +107,47 @@ class StoreConnection(ABC):
         """Return if the store answers, raise if it does not."""
 
 
+class Listening(ABC):
+    """An open ear for the notifications of all publishers, and the means to learn that it has gone deaf."""
+
+    @abstractmethod
+    async def wait_lost(self) -> None:
+        """Return when it is known to hear nothing any more, which a connection that dies silently never tells."""
+
+    @abstractmethod
+    async def test(self) -> None:
+        """Return when a notification of our own, sent as others send theirs, has been heard.
+
+        It may wait for ever: whoever awaits sets the limit.
+        """
+
+    @property
+    @abstractmethod
+    def testable(self) -> bool:
+        """Whether a test that is not heard would mean anything: not while no connection is free to send it from."""
+
+
 class Store(ABC):
     """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
 
     @abstractmethod
     async def insert(
-        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+        self,
+        session: SessionOrConnection | None,
+        row: NewRow,
+        *,
+        timer_conflict: TimerConflict = "ignore",
+        notify: bool = False,
     ) -> int | None:
-        """Insert one row; None when its timer is there already, which `extend` moves to the later deadline if free."""
+        """Insert one row; None when its timer is there already, which `extend` moves to the later deadline if free.
+
+        With `notify` its commit tells whoever listens, at a price: such commits wait for each other.
+        """
 
     @abstractmethod
-    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
+    async def insert_many(
+        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    ) -> list[int]:
         """Insert rows in one statement; the ids come in the order of the rows. Timers go one by one."""
 
     @abstractmethod
@@ -132,6 +163,18 @@ class Store(ABC):
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:
         """Open a lane of the store's own."""
+
+    @abstractmethod
+    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
+        """Arrange for one call per key after the session's commit; False: insert with `notify` instead."""
+
+    @abstractmethod
+    async def notify(self, queues: Iterable[str]) -> None:
+        """Tell everybody who listens, in every process, that these queues have rows."""
+
+    @abstractmethod
+    def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
+        """Hear of rows as they come, by their queue; an empty name stands for any queue. `on_queue` must not raise."""
 
     @abstractmethod
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:

@@ -1,7 +1,8 @@
 """The store in memory, for the tests of users: the same contract, without a database and without transactions."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from uuid import uuid4
 
 from faststream_outbox.storage.base import (
     Claim,
+    Listening,
     QueueStats,
     SessionOrConnection,
     Store,
@@ -22,6 +24,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name, check_number
+from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -61,9 +64,15 @@ class MemoryStore(Store):
         self.clock = clock
         self._keep_dead = keep_dead
         self._ids = count(1)
+        self._listeners: list[Callable[[str], None]] = []
 
     async def insert(
-        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+        self,
+        session: SessionOrConnection | None,
+        row: NewRow,
+        *,
+        timer_conflict: TimerConflict = "ignore",
+        notify: bool = False,
     ) -> int | None:
         """Insert one row."""
         del session
@@ -71,19 +80,27 @@ class MemoryStore(Store):
         check_timer_conflict(timer_conflict)
         waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
         if waiting is None:
-            return self.add(row)
+            row_id = self.add(row)
+            if notify:
+                self._tell([row.queue])
+            return row_id
         next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
         now = self.clock()
         if timer_conflict == "extend" and waiting.acquired_token is None:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))
         return None
 
-    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
+    async def insert_many(
+        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    ) -> list[int]:
         """Insert rows."""
         del session
         rows = list(rows)
         check_batch(rows)
-        return [self.add(row) for row in rows]
+        ids = [self.add(row) for row in rows]
+        if notify:
+            self._tell(row.queue for row in rows)
+        return ids
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight."""
@@ -111,6 +128,33 @@ class MemoryStore(Store):
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Open a lane; there may be any number."""
         yield MemoryConnection(self)
+
+    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
+        """Arrange nothing: there are no transactions here, and whoever listens is told at once."""
+        del session, callback, key
+        return False
+
+    async def notify(self, queues: Iterable[str]) -> None:
+        """Tell everybody who listens."""
+        self._tell(queues)
+
+    @asynccontextmanager
+    async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
+        """Hear of rows as they come."""
+
+        def hear(queue: str) -> None:  # of its own identity, should one function listen twice
+            on_queue(queue)
+
+        self._listeners.append(hear)
+        try:
+            yield _MemoryListening()
+        finally:
+            self._listeners.remove(hear)
+
+    def _tell(self, queues: Iterable[str]) -> None:
+        for queue in dict.fromkeys(queues):
+            for hear in tuple(self._listeners):
+                hear(queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Refuse: there is no schema here that could be wrong."""
@@ -155,6 +199,19 @@ class MemoryStore(Store):
             last_attempt_epoch=None,
         )
         return row_id
+
+
+class _MemoryListening(Listening):
+    """Hears as long as the store is there."""
+
+    testable = True
+
+    async def wait_lost(self) -> None:
+        """Wait for what cannot happen."""
+        await asyncio.Event().wait()
+
+    async def test(self) -> None:
+        """Return: memory is heard."""
 
 
 class MemoryConnection(StoreConnection):

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter, itemgetter
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.base import (
     Claim,
+    Listening,
     QueueStats,
     SessionOrConnection,
     Store,
@@ -26,6 +27,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name, check_number
+from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
@@ -37,6 +39,7 @@ from faststream_outbox.storage.drivers import (
     run_on,
     sqlstate,
 )
+from faststream_outbox.storage.notifications import Notifications
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -47,6 +50,7 @@ from faststream_outbox.storage.outcomes import (
     clean_exception_text,
 )
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
+from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.statements import PING, Statement, Statements
 
 # Errors that concern every row of a statement, and no other statement: a table or column that is missing.
@@ -76,17 +80,28 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self._statements = Statements(outbox_table, dlq_table)
+        self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
     async def insert(
-        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+        self,
+        session: SessionOrConnection | None,
+        row: NewRow,
+        *,
+        timer_conflict: TimerConflict = "ignore",
+        notify: bool = False,
     ) -> int | None:
         """Insert one row, in the caller's transaction."""
         check_row(row)
         check_timer_conflict(timer_conflict)
-        return await _run(session, self.insert_sync, row, timer_conflict)
+        return await _run(session, self.insert_sync, row, timer_conflict, notify=notify)
 
     def insert_sync(
-        self, session: Session | Connection, row: NewRow, timer_conflict: TimerConflict = "ignore"
+        self,
+        session: Session | Connection,
+        row: NewRow,
+        timer_conflict: TimerConflict = "ignore",
+        *,
+        notify: bool = False,
     ) -> int | None:
         """Insert one row through a synchronous session or connection."""
         if row.key is not None and isinstance(session, Session):
@@ -97,29 +112,40 @@ class PostgresStore(Store):
         else:
             statement = statements.insert_keyed_timer if keyed else statements.insert_timer
         values = (row.queue, row.key, row.payload, row.headers_json, row.timer_id, row.delay_seconds, row.due_epoch)
-        records = self._execute(session, statement, *values)
+        records = self._insert(session, statement, values, notify=notify)
         if records:
             return int(records[0][0])
         if timer_conflict == "extend":
             self._execute(session, statements.extend_timer, row.queue, row.timer_id, row.due_epoch, row.delay_seconds)
         return None
 
-    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
+    async def insert_many(
+        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    ) -> list[int]:
         """Insert rows in one statement, in the caller's transaction."""
         rows = list(rows)
         check_batch(rows)
-        return await _run(session, self.insert_many_sync, rows) if rows else []
+        return await _run(session, self.insert_many_sync, rows, notify=notify) if rows else []
 
-    def insert_many_sync(self, session: Session | Connection, rows: Sequence[NewRow]) -> list[int]:
+    def insert_many_sync(
+        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
+    ) -> list[int]:
         """Insert rows in one statement through a synchronous session or connection."""
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
         columns = zip(
             *((r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows), strict=True
         )
-        records = self._execute(session, self._statements.insert_many, *map(list, columns))
+        records = self._insert(session, self._statements.insert_many, map(list, columns), notify=notify)
         # Ids are drawn in the order of the rows; RETURNING promises no order, so the numbers themselves tell it.
-        return sorted(row_id for (row_id,) in records)
+        return sorted(record[0] for record in records)
+
+    def _insert(
+        self, session: Session | Connection, statement: Statement, values: Iterable[Any], *, notify: bool
+    ) -> Records:
+        if notify:
+            return self._execute(session, self._statements.notifying[statement], *values, self._notifications.channel)
+        return self._execute(session, statement, *values)
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight, in the caller's transaction."""
@@ -153,6 +179,22 @@ class PostgresStore(Store):
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
         """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
         return PostgresConnection(BorrowedExecutor(connection), self._statements)
+
+    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
+        """Arrange for one call per key after the session's commit."""
+        return self.engine is not None and after_commit(session, callback, key=key, table=self.outbox_table)
+
+    async def notify(self, queues: Iterable[str]) -> None:
+        """Tell everybody who listens, on a connection that the pool lends for it."""
+        if self.engine is None:
+            raise RuntimeError("Without an engine nobody can be told: give one, or insert with notify=True.")
+        await self._notifications.send(self.engine, list(queues))
+
+    def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
+        """Open a LISTEN connection, which belongs to no pool."""
+        if self.engine is None:
+            raise RuntimeError("Without an engine there is nobody to listen to: give one.")
+        return self._notifications.listen(self.engine, on_queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Compare the live tables with what the statements need; needs Alembic."""

@@ -96,6 +96,12 @@ WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)"
 )
+# Postgres keeps one of equal notifications in a transaction.
+NOTIFY: Final = Statement("SELECT pg_notify($1::text, n.payload)::text FROM unnest($2::text[]) AS n(payload)")
+
+
+def _notifying(insert: Statement, parameter: int) -> Statement:
+    return Statement(f"{insert.text}, pg_notify(${parameter}::text, queue)::text")
 
 
 class Statements:
@@ -112,6 +118,12 @@ class Statements:
         self.insert_keyed_timer = self._insert(keyed=True, timer=True)
         self.extend_timer = self._extend_timer()
         self.insert_many = self._insert_many()
+        # By the statement without it: the same, and a notification that goes out with the caller's commit.
+        self.notifying = {
+            **{one: _notifying(one, 8) for one in (self.insert, self.insert_keyed)},
+            **{one: _notifying(one, 8) for one in (self.insert_timer, self.insert_keyed_timer)},
+            self.insert_many: _notifying(self.insert_many, 7),
+        }
         self.cancel_timer = self._cancel_timer()
         self.read = self._read()
         self.claim = self._claim()

@@ -12,7 +12,8 @@ _LONGEST: Final = 1.0
 class Backoff:
     """The waits of one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = _LONGEST) -> None:
+        self._longest = longest
         self._next = _FIRST
 
     def reset(self) -> None:
@@ -21,6 +22,6 @@ class Backoff:
 
     async def wait(self) -> None:
         """Wait, and longer the next time."""
-        seconds, self._next = self._next, min(self._next * 2, _LONGEST)
+        seconds, self._next = self._next, min(self._next * 2, self._longest)
         # Half fixed, half random, so that the subscribers of a fleet do not come back in step.
         await asyncio.sleep(seconds * (0.5 + random.random() / 2))  # noqa: S311 - to spread, not to hide

@@ -1,0 +1,79 @@
+"""What is done once the caller's transaction is known to be committed, and not before."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, SessionTransaction
+
+AnySession = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | Session | Connection | None
+
+# Where a session keeps, in its `info`, what waits for its commit.
+_PENDING: Final = "faststream_outbox.after_commit"
+
+
+def after_commit(
+    session: AnySession, callback: Callable[[], None], *, key: Hashable = None, table: Table | None = None
+) -> bool:
+    """Call `callback` after the session's outermost transaction has been committed, and never after its rollback.
+
+    False, with nothing arranged, where no such moment can be known: a connection, a session on somebody's connection,
+    an engine in autocommit. `key` stands for the callback: of those with the same key a transaction keeps one. `table`
+    tells a session that has several engines which one is meant. The callback runs in whatever thread commits, and must
+    not raise. A savepoint that is rolled back does not take it along.
+
+    Example:
+        if not after_commit(session, wake, key="orders"):
+            ...  # tell others in the transaction itself
+
+    """
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        session = session.sync_session
+    if not isinstance(session, Session):
+        return False
+    key = callback if key is None else key
+    pending: dict[Hashable, Callable[[], None]] | None = session.info.get(_PENDING)
+    if pending is not None and key in pending:
+        return True
+    if not _commits(session, table):
+        return False
+    session.info.setdefault(_PENDING, {})[key] = callback
+    return True
+
+
+def _commits(session: Session, table: Table | None) -> bool:
+    try:
+        bind = session.get_bind(clause=table)
+    except SQLAlchemyError:
+        return False  # whatever is published through it will say what is wrong
+    return isinstance(bind, Engine) and not _autocommits(bind)
+
+
+def _autocommits(engine: Engine) -> bool:
+    # The second is where `create_engine(isolation_level=…)` leaves it; there is no public name for it.
+    level = engine.get_execution_options().get("isolation_level")
+    level = level or getattr(engine.dialect, "_on_connect_isolation_level", None)
+    return level == "AUTOCOMMIT"
+
+
+def _committed(session: Session) -> None:
+    # This comes for a released savepoint too, when nobody else can see anything yet.
+    if _PENDING in session.info and not session.in_nested_transaction():
+        pending: dict[Any, Callable[[], None]] = session.info.pop(_PENDING)
+        for callback in pending.values():
+            callback()
+
+
+def _ended(session: Session, transaction: SessionTransaction) -> None:
+    # However it ended; after a commit there is nothing left.
+    if transaction.parent is None:
+        session.info.pop(_PENDING, None)
+
+
+# On the class, once, and so on every session there is: publishing then adds no listener of its own.
+event.listen(Session, "after_commit", _committed)
+event.listen(Session, "after_transaction_end", _ended)

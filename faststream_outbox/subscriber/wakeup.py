@@ -1,0 +1,129 @@
+"""Says that rows have come: to the subscribers of this process directly, to those of others by NOTIFY."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from faststream_outbox.storage import AnySession, Store
+from faststream_outbox.subscriber.events import Report, log_event
+from faststream_outbox.subscriber.listener import Listener
+from faststream_outbox.subscriber.notifier import Notifier
+
+# How long the last announcements may take when we are stopped.
+_LAST_WORDS: Final = 3.0
+
+Wake = Callable[[], None]
+
+
+class Wakeup:
+    """The wake-ups of one broker. None of them is needed for a row to be found; polling finds what they miss.
+
+    Example:
+        wakeup = Wakeup(store)
+        unsubscribe = wakeup.subscribe(["orders"], pipeline.wake)
+        wakeup.start(listen=True)
+        async with session_factory() as session, session.begin():
+            await store.insert(session, row, notify=not wakeup.defer(session, row.queue))
+        await wakeup.stop()
+
+    """
+
+    def __init__(self, store: Store, report: Report = log_event) -> None:
+        self._store = store
+        self._report = report
+        self._subscribers: defaultdict[str, list[Wake]] = defaultdict(list)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._notifier: Notifier | None = None
+        self._listener: Listener | None = None
+
+    def start(self, *, listen: bool) -> None:
+        """Begin to announce what is committed, and with `listen` to hear what others announce."""
+        if self._loop is not None:
+            raise RuntimeError("It is started already: stop it first.")
+        self._loop = asyncio.get_running_loop()
+        self._notifier = Notifier(self._store, self._report)
+        self._notifier.start()
+        if listen:
+            self._listener = Listener(self._store, self._hear, self._wake_all, self._report)
+            self._listener.start()
+
+    async def stop(self) -> None:
+        """Announce what is still to be announced, for a few seconds at most, and fall silent."""
+        await asyncio.sleep(0)  # lets the commits of other threads come in, which are on their way
+        notifier, listener, self._notifier, self._listener = self._notifier, self._listener, None, None
+        self._loop = None
+        if listener is not None:
+            await listener.stop()
+        if notifier is not None:
+            await notifier.finish(_LAST_WORDS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether every loop that was started is running."""
+        parts = (self._notifier, self._listener)
+        return self._loop is not None and all(part is None or part.alive for part in parts)
+
+    def subscribe(self, queues: Iterable[str], wake: Wake) -> Callable[[], None]:
+        """Have `wake` called when rows may have come to one of the queues; returns what ends it."""
+        names = tuple(dict.fromkeys(queues))
+        for queue in names:
+            self._subscribers[queue].append(wake)
+
+        def unsubscribe() -> None:
+            for queue in names:
+                with suppress(ValueError):
+                    self._subscribers[queue].remove(wake)
+
+        return unsubscribe
+
+    def defer(self, session: AnySession, queue: str) -> bool:
+        """Announce a queue after the session's commit. False: the INSERT has to carry the notification itself.
+
+        So it is while this is not started: nobody might be there any more when the commit comes.
+        """
+        if self._loop is None:
+            return False
+        return self._store.after_commit(session, partial(self._committed, queue), key=(self, queue))
+
+    def _committed(self, queue: str) -> None:
+        """Hear of a commit, in whatever thread it was made."""
+        loop = self._loop
+        if loop is None:
+            return  # stopped since: polling finds the row
+        if _running_loop() is loop:
+            self.announce([queue])
+        else:
+            with suppress(RuntimeError):  # the loop was closed since
+                loop.call_soon_threadsafe(self.announce, [queue])
+
+    def announce(self, queues: Iterable[str]) -> None:
+        """Say that rows have been committed: here at once, elsewhere within milliseconds. For the loop's own thread."""
+        names = set(queues)
+        for queue in names:
+            self._wake(queue)
+        if self._notifier is not None:
+            self._notifier.put(names)
+
+    def _hear(self, queue: str) -> None:
+        if queue:
+            self._wake(queue)
+        else:
+            self._wake_all()
+
+    def _wake(self, queue: str) -> None:
+        for wake in tuple(self._subscribers.get(queue, ())):
+            wake()
+
+    def _wake_all(self) -> None:
+        for wake in {wake for wakes in self._subscribers.values() for wake in wakes}:
+            wake()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
