@@ -109,6 +109,11 @@ class StoreConnection(ABC):
 class Store(ABC):
     """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
 
+    @property
+    @abstractmethod
+    def keeps_dead(self) -> bool:
+        """Whether a dead row is kept as a dead letter; else it is deleted."""
+
     @abstractmethod
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"

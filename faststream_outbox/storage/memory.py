@@ -62,6 +62,11 @@ class MemoryStore(Store):
         self._keep_dead = keep_dead
         self._ids = count(1)
 
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether `dead` is filled."""
+        return self._keep_dead
+
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:

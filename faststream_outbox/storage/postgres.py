@@ -77,6 +77,11 @@ class PostgresStore(Store):
         self.dlq_table = dlq_table
         self._statements = Statements(outbox_table, dlq_table)
 
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether there is a dead-letter table."""
+        return self.dlq_table is not None
+
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
@@ -27,7 +27,7 @@ class Claimer(Loop):
         self,
         link: Link,
         ledger: Ledger,
-        report: Report,
+        journal: Journal,
         *,
         queues: Sequence[str],
         batch_size: int,
@@ -36,9 +36,10 @@ class Claimer(Loop):
         min_interval: float,
         max_interval: float,
     ) -> None:
-        super().__init__(report)
+        super().__init__(journal.monitor)
         self._link = link
         self._ledger = ledger
+        self._journal = journal
         self._cursor = ClaimCursor(queues)
         self._batch_size = batch_size
         self._capacity = capacity
@@ -115,8 +116,11 @@ class Claimer(Loop):
         return claim
 
     def _take(self, claim: Claim) -> None:
+        self._journal.claimed(self._cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
         self._ledger.admit_all()
 
     def _keep_aside(self, claim: Claim) -> None:
+        if claim.rows:  # that there are no suspects is no news
+            self._journal.claimed(self._cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
