@@ -201,8 +201,10 @@ class PostgresConnection(StoreConnection):
 
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
-        records = await self._executor.fetch(statement, uuid4(), seconds, *args)
-        return [OutboxRow(*record, claimed_at=began) for record in records]
+        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        for row in rows:
+            row.claimed_at = began
+        return rows
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases."""

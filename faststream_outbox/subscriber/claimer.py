@@ -48,12 +48,36 @@ class Claimer(Loop):
         self._max_interval = max_interval
         self._interval = min_interval
         self._wakeup = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
         self._suspects_at = 0.0
         self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
 
     def wake(self) -> None:
         """Say that rows may have come."""
         self._wakeup.set()
+
+    def expect(self, seconds: float) -> None:
+        """Say that a row will be due then, which the database did not know when it was asked what is next.
+
+        The earliest will do: whoever wakes then asks the database for the rest.
+        """
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._alarm is not None:
+            if self._alarm.when() <= at:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
+
+    async def stop(self) -> None:
+        """Stop at once; what a claim under way brings is still taken."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await super().stop()
 
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""

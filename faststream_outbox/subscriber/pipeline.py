@@ -62,7 +62,6 @@ class Pipeline:
         self._options = options
         self._ledger = Ledger()
         self._claim_link, self._settle_link = Link(store), Link(store)
-        self._settler = Settler(self._settle_link, self._ledger, journal, max_batch=options.settle_batch_size)
         self._keeper = LeaseKeeper(self._settle_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._claimer = Claimer(
             self._claim_link,
@@ -74,6 +73,13 @@ class Pipeline:
             lease_seconds=options.lease_seconds,
             min_interval=options.min_interval,
             max_interval=options.max_interval,
+        )
+        self._settler = Settler(
+            self._settle_link,
+            self._ledger,
+            journal,
+            max_batch=options.settle_batch_size,
+            expect=self._claimer.expect,
         )
         self._dispatcher = Dispatcher(
             [

@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from faststream_outbox.storage import Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage import Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
@@ -21,12 +21,15 @@ class Settler(Loop):
 
     failure_event = "settle_failed"
 
-    def __init__(self, link: Link, ledger: Ledger, journal: Journal, *, max_batch: int) -> None:
+    def __init__(
+        self, link: Link, ledger: Ledger, journal: Journal, *, max_batch: int, expect: Callable[[float], None]
+    ) -> None:
         super().__init__(journal.monitor)
         self._link = link
         self._ledger = ledger
         self._journal = journal
         self._max_batch = max_batch
+        self._expect = expect
         self._pending: deque[Settlement] = deque()
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
@@ -75,7 +78,10 @@ class Settler(Loop):
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
         for held in self._ledger.strike(settled.held):
-            self._journal.settled(held, verdicts[held.lease])
+            outcome = verdicts[held.lease]
+            self._journal.settled(held, outcome)
+            if isinstance(outcome, Retry):
+                self._expect(outcome.bounded_delay)
         for held in self._ledger.strike(settled.lost):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
 
