@@ -130,6 +130,11 @@ class Listening(ABC):
 class Store(ABC):
     """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
 
+    @property
+    @abstractmethod
+    def keeps_dead(self) -> bool:
+        """Whether a dead row is kept as a dead letter; else it is deleted."""
+
     @abstractmethod
     async def insert(
         self,

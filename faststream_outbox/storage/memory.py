@@ -66,6 +66,11 @@ class MemoryStore(Store):
         self._ids = count(1)
         self._listeners: list[Callable[[str], None]] = []
 
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether `dead` is filled."""
+        return self._keep_dead
+
     async def insert(
         self,
         session: SessionOrConnection | None,
@@ -229,7 +234,7 @@ class MemoryConnection(StoreConnection):
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             free = (row for row in self._due(queue, now) if row.acquired_token is None)
             ready.extend(islice(free, min(quota, limit - len(ready))))
-        rows = self._lease(ready, lease_seconds, now)
+        rows = self._lease(ready, lease_seconds, began, now)
         rows.sort(key=attrgetter("position"))
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
@@ -244,7 +249,7 @@ class MemoryConnection(StoreConnection):
             if row.acquired_token is not None and row.lease_expires_epoch <= now and row.position <= end
         ]
         expired.sort(key=attrgetter("lease_expires_epoch", "id"))
-        rows = self._lease(expired[:1], lease_seconds, now)
+        rows = self._lease(expired[:1], lease_seconds, began, now)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
@@ -253,13 +258,13 @@ class MemoryConnection(StoreConnection):
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
         return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
 
-    def _lease(self, rows: list[OutboxRow], lease_seconds: float, now: float) -> list[OutboxRow]:
+    def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
         for row in rows:
             row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
             row.deliveries_count += 1
         # Copies: what a handler does to its row does not reach the store.
-        return [replace(row) for row in rows]
+        return [replace(row, claimed_at=began) for row in rows]
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases."""

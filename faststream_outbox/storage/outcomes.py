@@ -23,13 +23,15 @@ class Ack:
 class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
 
-    The attempt's times are the database's `now()` where they are left out.
+    The attempt's times are the database's `now()` where they are left out. `error` is not stored: it is what metrics
+    name the failure by.
     """
 
     delay_seconds: float
     attempts_count: int
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.delay_seconds, bool) or not isinstance(self.delay_seconds, int | float):
@@ -56,6 +58,7 @@ class Dead:
     attempts_count: int | None = None
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.reason not in get_args(FailureReason):

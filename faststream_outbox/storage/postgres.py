@@ -82,6 +82,11 @@ class PostgresStore(Store):
         self._statements = Statements(outbox_table, dlq_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether there is a dead-letter table."""
+        return self.dlq_table is not None
+
     async def insert(
         self,
         session: SessionOrConnection | None,
@@ -219,7 +224,7 @@ class PostgresConnection(StoreConnection):
         plan = cursor.plan(limit, began)
         asked = (list(plan.queues), list(plan.quotas), *_starts(plan.starts), limit)
         try:
-            rows = await self._lease(self._statements.claim, lease_seconds, *asked)
+            rows = await self._lease(self._statements.claim, lease_seconds, began, *asked)
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
@@ -231,14 +236,17 @@ class PostgresConnection(StoreConnection):
         """Lease one row whose lease ran out."""
         began = time.monotonic()
         queues, ends = list(cursor.reach), list(cursor.reach.values())
-        rows = await self._lease(self._statements.claim_suspect, lease_seconds, queues, *_ends(ends))
+        rows = await self._lease(self._statements.claim_suspect, lease_seconds, began, queues, *_ends(ends))
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
-    async def _lease(self, statement: Statement, lease_seconds: float, *args: Any) -> list[OutboxRow]:
+    async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
-        return [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        for row in rows:
+            row.claimed_at = began
+        return rows
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases."""

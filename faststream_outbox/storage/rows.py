@@ -1,6 +1,7 @@
 """A row on its way in (`NewRow`), a row as it was read (`OutboxRow`), and the right to settle it (`Lease`)."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -78,6 +79,8 @@ class OutboxRow:
     last_attempt_epoch: float | None
     # True when an earlier claim of this row ran out: its handler may have taken the process down.
     suspect: bool = False
+    # This process's monotonic clock just before the claim was sent; 0 for a row that was only read.
+    claimed_at: float = field(default=0.0, compare=False)
 
     @property
     def position(self) -> Position:
@@ -90,6 +93,15 @@ class OutboxRow:
         if self.acquired_token is None:
             raise ValueError(f"Row {self.id} is not claimed.")
         return Lease(self.id, self.acquired_token)
+
+    def database_now(self) -> datetime:
+        """Tell what the database's clock shows now, without asking it; this process's wall clock may be wrong.
+
+        It is ahead by what the claim took to get there, no more.
+        """
+        if self.acquired_epoch is None or not self.claimed_at:
+            raise ValueError(f"Row {self.id} was not claimed by this process, so nothing tells the database's time.")
+        return to_datetime(self.acquired_epoch + time.monotonic() - self.claimed_at)
 
     @property
     def headers(self) -> dict[str, Any] | None:

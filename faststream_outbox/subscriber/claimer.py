@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
@@ -27,7 +27,7 @@ class Claimer(Loop):
         self,
         link: Link,
         ledger: Ledger,
-        report: Report,
+        journal: Journal,
         *,
         queues: Sequence[str],
         batch_size: int,
@@ -36,9 +36,10 @@ class Claimer(Loop):
         min_interval: float,
         max_interval: float,
     ) -> None:
-        super().__init__(report)
+        super().__init__(journal.monitor)
         self._link = link
         self._ledger = ledger
+        self._journal = journal
         self._cursor = ClaimCursor(queues)
         self._batch_size = batch_size
         self._capacity = capacity
@@ -47,12 +48,36 @@ class Claimer(Loop):
         self._max_interval = max_interval
         self._interval = min_interval
         self._wakeup = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
         self._suspects_at = 0.0
         self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
 
     def wake(self) -> None:
         """Say that rows may have come."""
         self._wakeup.set()
+
+    def expect(self, seconds: float) -> None:
+        """Say that a row will be due then, which the database did not know when it was asked what is next.
+
+        The earliest will do: whoever wakes then asks the database for the rest.
+        """
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._alarm is not None:
+            if self._alarm.when() <= at:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
+
+    async def stop(self) -> None:
+        """Stop at once; what a claim under way brings is still taken."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await super().stop()
 
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""
@@ -115,8 +140,11 @@ class Claimer(Loop):
         return claim
 
     def _take(self, claim: Claim) -> None:
+        self._journal.claimed(self._cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
         self._ledger.admit_all()
 
     def _keep_aside(self, claim: Claim) -> None:
+        if claim.rows:  # that there are no suspects is no news
+            self._journal.claimed(self._cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)

@@ -1,14 +1,13 @@
 """Runs handlers: each worker takes a row, has it handled, and hands the outcome over."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
-from faststream_outbox.subscriber.events import Report
-from faststream_outbox.subscriber.ledger import Held, Ledger
-from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.subscriber.journal import Journal
+from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.loop import Loop, being_cancelled
 
 # Handles one row and says what became of it. It answers for its own failures; what it raises all the same is a bug.
 Handle = Callable[[OutboxRow], Awaitable[Outcome]]
@@ -27,51 +26,44 @@ class Worker(Loop):
         ledger: Ledger,
         handle: Handle,
         settle: Callable[[Settlement], None],
-        report: Report,
+        journal: Journal,
         *,
         max_deliveries: int | None,
     ) -> None:
-        super().__init__(report)
+        super().__init__(journal.monitor)
         self._ledger = ledger
         self._handle = handle
         self._settle = settle
+        self._journal = journal
         self._max_deliveries = max_deliveries
 
     async def step(self) -> None:
         """Wait for a row and handle it."""
         held = await self._ledger.take()
         if held.expired:
-            self._give_up(held)
+            self._ledger.strike([held.lease])
+            self._journal.lost(held, "dispatch")
             return
         if self._max_deliveries is not None and held.row.deliveries_count > self._max_deliveries:
             self._settle(Settlement(held.lease, Dead("max_deliveries")))
             return
+        held.begin()
+        self._journal.dispatched(held)
         try:
             outcome = await self._handle(held.row)
-        except asyncio.CancelledError:
-            # Stopped in the middle of it: free at once, rather than when its lease runs out.
-            self._settle(Settlement(held.lease, self._again(held.row, 0.0, attempts=0)))
+        except BaseException as error:
+            self._settle(Settlement(held.lease, _again(held.row, error)))
             raise
-        except BaseException:
-            self._settle(Settlement(held.lease, self._again(held.row, _AFTER_A_BUG, attempts=1)))
-            raise
+        finally:
+            held.end()
         self._settle(Settlement(held.lease, outcome))
 
-    @staticmethod
-    def _again(row: OutboxRow, delay: float, *, attempts: int) -> Retry:
-        return Retry(delay, row.attempts_count + attempts)
 
-    def _give_up(self, held: Held) -> None:
-        self._ledger.strike([held.lease])
-        self._report(
-            "lease_lost",
-            f"Row {held.row.id} waited here for longer than its lease; it is left to whoever claims it next.",
-            level=logging.WARNING,
-            phase="dispatch",
-            row_id=held.row.id,
-            queue=held.row.queue,
-            deliveries_count=held.row.deliveries_count,
-        )
+def _again(row: OutboxRow, error: BaseException) -> Retry:
+    if isinstance(error, asyncio.CancelledError) and being_cancelled():
+        # Stopped in the middle of it: no attempt, and free at once, rather than when its lease runs out.
+        return Retry(0.0, row.attempts_count, error=error)
+    return Retry(_AFTER_A_BUG, row.attempts_count + 1, error=error)
 
 
 class Dispatcher:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final
 
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
@@ -18,8 +18,8 @@ class LeaseKeeper(Loop):
 
     failure_event = "renew_failed"
 
-    def __init__(self, link: Link, ledger: Ledger, report: Report, *, lease_seconds: float) -> None:
-        super().__init__(report)
+    def __init__(self, link: Link, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
+        super().__init__(monitor)
         self._link = link
         self._ledger = ledger
         self._lease_seconds = lease_seconds

@@ -11,17 +11,38 @@ from faststream_outbox.storage import Lease, OutboxRow
 
 @dataclass(slots=True)
 class Held:
-    """One row in hand, and until when it surely is ours, by this process's monotonic clock."""
+    """One row in hand, until when it surely is ours and when its handler ran, by this process's monotonic clock."""
 
     row: OutboxRow
     lease: Lease
     expires_at: float
-    started: bool = False
+    began_at: float | None = None
+    ended_at: float | None = None
 
     @property
     def expired(self) -> bool:
         """Whether somebody else may have the row by now."""
         return time.monotonic() >= self.expires_at
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether a handler has begun with the row."""
+        return self.began_at is not None
+
+    @property
+    def duration(self) -> float:
+        """For how long its handler has run."""
+        if self.began_at is None:
+            return 0.0
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began_at
+
+    def begin(self) -> None:
+        """Take note that the handler begins."""
+        self.began_at = time.monotonic()
+
+    def end(self) -> None:
+        """Take note that the handler has ended."""
+        self.ended_at = time.monotonic()
 
 
 class Ledger:
@@ -52,13 +73,11 @@ class Ledger:
             self._arrived.set()
 
     async def take(self) -> Held:
-        """Wait for a row that nobody has started, and start it."""
+        """Wait for a row that nobody has taken, and take it."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
-        held = self._waiting.popleft()
-        held.started = True
-        return held
+        return self._waiting.popleft()
 
     def strike(self, leases: Iterable[Lease]) -> list[Held]:
         """Forget rows that were settled or lost; returns those that were here."""

@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 
 from faststream_outbox.subscriber.backoff import Backoff
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.events import Monitor, describe
 
 
 class Loop(ABC):
@@ -14,8 +14,8 @@ class Loop(ABC):
     # The event under which a failing step is reported.
     failure_event: str
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
         self._backoff = Backoff()
         self._task: asyncio.Task[None] | None = None
 
@@ -44,7 +44,7 @@ class Loop(ABC):
             try:
                 await self.step()
             except asyncio.CancelledError:
-                if _being_cancelled():
+                if being_cancelled():
                     raise
                 # Somebody else's cancellation, leaking through what we awaited, is an error like any other.
                 await self._recover(None)
@@ -55,10 +55,12 @@ class Loop(ABC):
 
     async def _recover(self, error: Exception | None) -> None:
         name = type(self).__name__
-        self._report(self.failure_event, f"{name} failed and goes on: {error!r}", level=logging.ERROR, error=error)
+        message = f"{name} failed and goes on: {describe(error)}"
+        self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
         await self._backoff.wait()
 
 
-def _being_cancelled() -> bool:
+def being_cancelled() -> bool:
+    """Tell whether it is the running task that somebody wants to end, not something that it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

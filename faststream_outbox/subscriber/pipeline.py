@@ -11,7 +11,8 @@ from typing import Final
 from faststream_outbox.storage import Store
 from faststream_outbox.subscriber.claimer import Claimer
 from faststream_outbox.subscriber.dispatcher import Dispatcher, Handle, Worker
-from faststream_outbox.subscriber.events import Report, log_event
+from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -51,29 +52,38 @@ class Pipeline:
         handle: Handle,
         *,
         options: PipelineOptions | None = None,
-        report: Report = log_event,
+        monitor: Monitor | None = None,
     ) -> None:
         options = options or PipelineOptions()
-        self._report = report
+        self._monitor = monitor or Monitor()
+        journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        self._queues = tuple(queues)
+        self._journal = journal
         self._options = options
         self._ledger = Ledger()
         self._claim_link, self._settle_link = Link(store), Link(store)
-        self._settler = Settler(self._settle_link, self._ledger, report, max_batch=options.settle_batch_size)
-        self._keeper = LeaseKeeper(self._settle_link, self._ledger, report, lease_seconds=options.lease_seconds)
+        self._keeper = LeaseKeeper(self._settle_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._claimer = Claimer(
             self._claim_link,
             self._ledger,
-            report,
-            queues=queues,
+            journal,
+            queues=self._queues,
             batch_size=options.claim_batch_size,
             capacity=options.capacity,
             lease_seconds=options.lease_seconds,
             min_interval=options.min_interval,
             max_interval=options.max_interval,
         )
+        self._settler = Settler(
+            self._settle_link,
+            self._ledger,
+            journal,
+            max_batch=options.settle_batch_size,
+            expect=self._claimer.expect,
+        )
         self._dispatcher = Dispatcher(
             [
-                Worker(self._ledger, handle, self._settler.put, report, max_deliveries=options.max_deliveries)
+                Worker(self._ledger, handle, self._settler.put, journal, max_deliveries=options.max_deliveries)
                 for _ in range(options.max_workers)
             ]
         )
@@ -107,27 +117,31 @@ class Pipeline:
                 await self._release(self._ledger.take_aside())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
-            await self._give_back()
+            await self._give_back(drain_seconds)
         await self._dispatcher.stop()
         await self._keeper.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 await self._settler.flush()
         await self._settler.stop()
+        for held in self._ledger.strike(self._ledger.leases()):
+            self._journal.abandoned(held)
         for link in (self._claim_link, self._settle_link):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS):  # a server that does not answer must not keep us
                     await link.close()
 
-    async def _give_back(self) -> None:
+    async def _give_back(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
-        self._report(
+        self._monitor.record("drain_timeout", queue=self._queues[0], drain_timeout_seconds=drain_seconds)
+        self._monitor.report(
             "drain_timeout",
             f"The time for draining is over: {len(self._ledger)} rows are still running and will be delivered again, "
             f"{len(unstarted)} were not started and are given back.",
             level=logging.WARNING,
             running=len(self._ledger),
             released=len(unstarted),
+            graceful_timeout=drain_seconds,
         )
         await self._release(unstarted)
 
@@ -138,4 +152,5 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS):
                 await self._claim_link.run(lambda lane: lane.release([one.row for one in held]))
         except Exception as error:  # noqa: BLE001 - their leases run out by themselves
-            self._report("release_failed", f"{len(held)} rows could not be given back: {error!r}", error=error)
+            message = f"{len(held)} rows could not be given back: {describe(error)}"
+            self._monitor.report("release_failed", message, error=error)

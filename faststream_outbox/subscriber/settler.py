@@ -1,13 +1,12 @@
 """Writes outcomes back, many rows at a time."""
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from faststream_outbox.storage import Retry, Settled, SettleInterruptedError, Settlement
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
@@ -22,11 +21,15 @@ class Settler(Loop):
 
     failure_event = "settle_failed"
 
-    def __init__(self, link: Link, ledger: Ledger, report: Report, *, max_batch: int) -> None:
-        super().__init__(report)
+    def __init__(
+        self, link: Link, ledger: Ledger, journal: Journal, *, max_batch: int, expect: Callable[[float], None]
+    ) -> None:
+        super().__init__(journal.monitor)
         self._link = link
         self._ledger = ledger
+        self._journal = journal
         self._max_batch = max_batch
+        self._expect = expect
         self._pending: deque[Settlement] = deque()
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
@@ -72,22 +75,15 @@ class Settler(Loop):
             count = len(settled.failed)
             raise RuntimeError(f"the database refused {count} of {len(batch)} outcomes: {error}") from error
 
-    def _close_books(self, settled: Settled, batch: Iterable[Settlement]) -> None:
-        self._ledger.strike(settled.held)
-        lost = {held.lease: held for held in self._ledger.strike(settled.lost)}
-        for settlement in batch:
-            if (held := lost.get(settlement.lease)) is None:
-                continue
-            phase = "retry" if isinstance(settlement.outcome, Retry) else "terminal"
-            self._report(
-                "lease_lost",
-                f"Row {held.row.id} was somebody else's by the time it was settled; nothing was written.",
-                level=logging.WARNING,
-                phase=phase,
-                row_id=held.row.id,
-                queue=held.row.queue,
-                deliveries_count=held.row.deliveries_count,
-            )
+    def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
+        verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
+        for held in self._ledger.strike(settled.held):
+            outcome = verdicts[held.lease]
+            self._journal.settled(held, outcome)
+            if isinstance(outcome, Retry):
+                self._expect(outcome.bounded_delay)
+        for held in self._ledger.strike(settled.lost):
+            self._journal.lost(held, phase_of(verdicts[held.lease]))
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
         """Put back what is still to be written, unless its lease is over: then others have it, or will."""
@@ -96,10 +92,4 @@ class Settler(Loop):
         lasting = [s for s in unsettled if self._ledger.expiry(s.lease) > now]
         self._pending.extendleft(reversed(lasting))
         for held in self._ledger.strike(s.lease for s in unsettled if s not in lasting):
-            self._report(
-                "settle_failed",
-                f"The outcome of row {held.row.id} could not be written before its lease ran out.",
-                level=logging.ERROR,
-                row_id=held.row.id,
-                queue=held.row.queue,
-            )
+            self._journal.abandoned(held)

@@ -1,4 +1,9 @@
+import time
+from dataclasses import replace
+from datetime import timedelta
 from uuid import uuid4
+
+import pytest
 
 from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, Retry, Settlement
 from tests.backends import Backend, everywhere
@@ -153,3 +158,24 @@ async def test_a_suspect_is_found_among_many_that_are_in_flight(backend: Backend
         await lane.claim(cursor, limit=1400, lease_seconds=600)
         [found] = (await lane.claim_suspect(cursor, lease_seconds=60)).rows
     assert found.id == expired.id
+
+
+async def test_a_claimed_row_tells_the_databases_time(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b""))
+    before = time.monotonic()
+    [row] = (await backend.claim("q", lease_seconds=10)).rows
+    assert before <= row.claimed_at <= time.monotonic()
+    await backend.pass_time(11)
+    async with backend.store.connect() as lane:
+        [suspect] = (await lane.claim_suspect(everywhere("q"), lease_seconds=10)).rows
+    assert row.claimed_at <= suspect.claimed_at <= time.monotonic()
+    for claimed in (row, suspect):
+        assert claimed.acquired_at is not None
+        elapsed = timedelta(seconds=time.monotonic() - claimed.claimed_at)
+        assert claimed.database_now() - claimed.acquired_at == pytest.approx(elapsed, abs=timedelta(seconds=1))
+        later = replace(claimed, claimed_at=claimed.claimed_at - 3600)
+        assert later.database_now() - claimed.database_now() == pytest.approx(
+            timedelta(hours=1), abs=timedelta(seconds=1)
+        )
+    with pytest.raises(ValueError, match="not claimed by this process"):
+        (await backend.rows())[0].database_now()

@@ -3,61 +3,15 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import EmbeddedPostgres
-from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Retry
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
 from tests.backends import Backend, PostgresBackend, everywhere
-
-Handle = Callable[[OutboxRow], Awaitable[Outcome]]
-
-
-class Reports:
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def __call__(self, event: str, message: str, **fields: Any) -> None:
-        self.events.append({"event": event, "message": message, **fields})
-
-    def named(self, event: str) -> list[dict[str, Any]]:
-        return [found for found in self.events if found["event"] == event]
-
-
-@asynccontextmanager
-async def running(
-    backend: Backend, handle: Handle, *queues: str, reports: Reports | None = None, **options: Any
-) -> AsyncIterator[Pipeline]:
-    options = {"min_interval": 0.01, "max_interval": 0.1, **options}
-    pipeline = Pipeline(
-        backend.store,
-        queues or ("q",),
-        handle,
-        options=PipelineOptions(**options),
-        report=reports or Reports(),
-    )
-    pipeline.start()
-    try:
-        async with asyncio.timeout(120):
-            yield pipeline
-    finally:
-        await pipeline.stop(10)
-
-
-async def until_empty(backend: Backend) -> None:
-    while await backend.rows():
-        await asyncio.sleep(0.01)
-
-
-async def fill(backend: Backend, count: int, queue: str = "q") -> list[int]:
-    async with backend.transaction() as session:
-        return await backend.store.insert_many(session, [NewRow(queue, b"%d" % n) for n in range(count)])
+from tests.subscriber.pipelines import Reports, fill, running, until_empty
 
 
 async def test_every_row_is_handled_once_and_in_order(backend: Backend) -> None:

@@ -1,0 +1,99 @@
+"""Tells of the life of rows in the subscriber: one place that knows which event has which fields."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
+from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.ledger import Held
+
+Phase = Literal["dispatch", "terminal", "retry"]
+
+
+class Journal:
+    """Every `dispatched` is followed by exactly one event with `duration_seconds`: told when its row is let go of."""
+
+    def __init__(self, monitor: Monitor, *, keeps_dead: bool) -> None:
+        self.monitor = monitor
+        self._keeps_dead = keeps_dead
+
+    def claimed(self, queues: Sequence[str], rows: Sequence[OutboxRow]) -> None:
+        """Tell that a claim came back."""
+        counts = Counter(row.queue for row in rows) or {queues[0]: 0}
+        for queue, count in counts.items():
+            self.monitor.record("fetched", queue=queue, count=count)
+
+    def dispatched(self, held: Held) -> None:
+        """Tell that a handler is about to run."""
+        self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.row.payload))
+
+    def settled(self, held: Held, outcome: Outcome) -> None:
+        """Tell that an outcome was written."""
+        tags = {**_row_tags(held), **_duration(held)}
+        match outcome:
+            case Ack():
+                self.monitor.record("acked", **tags)
+            case Retry(attempts_count=attempts, error=error):
+                delay = outcome.bounded_delay
+                self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
+                self._log(
+                    *("retry_scheduled", f"Row {held.row.id} will be tried again in {delay:.1f} s."),
+                    *(logging.INFO, held),
+                    delay=delay,
+                    attempts=attempts,
+                )
+            case Dead(reason=reason, error=error):
+                self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
+                self._buried(held, outcome)
+
+    def _buried(self, held: Held, outcome: Dead) -> None:
+        reason = outcome.reason
+        if self._keeps_dead:
+            tags = {**_row_tags(held), **_exception_type(outcome.error)}
+            self.monitor.record("dlq_written", **tags, failure_reason=reason)
+        end = "was moved to the dead-letter table" if self._keeps_dead else "is gone: there is no dead-letter table"
+        self._log(
+            *("dead_lettered", f"Row {held.row.id} of queue {held.row.queue!r} {end} ({reason})."),
+            *(logging.ERROR, held),
+            reason=reason,
+            kept=self._keeps_dead,
+        )
+
+    def lost(self, held: Held, phase: Phase) -> None:
+        """Tell that a row had become somebody else's."""
+        if phase == "dispatch":
+            message = f"Row {held.row.id} waited here for longer than its lease; it is left to whoever claims it next."
+        else:
+            message = f"Row {held.row.id} was somebody else's by the time it was settled; nothing was written."
+        self.monitor.record("lease_lost", **_row_tags(held), phase=phase, **_duration(held))
+        deliveries = held.row.deliveries_count
+        self._log("lease_lost", message, logging.WARNING, held, phase=phase, deliveries_count=deliveries)
+
+    def abandoned(self, held: Held) -> None:
+        """Tell that a row is left to its lease, without an outcome written."""
+        if held.dispatched:
+            self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
+        message = f"The outcome of row {held.row.id} was not written; it is delivered again when its lease has run out."
+        self._log("settle_failed", message, logging.ERROR, held)
+
+    def _log(self, event: str, message: str, level: int, held: Held, **fields: Any) -> None:
+        self.monitor.report(event, message, level=level, row_id=held.row.id, queue=held.row.queue, **fields)
+
+
+def phase_of(outcome: Outcome) -> Phase:
+    """Tell at which settle a lease was lost."""
+    return "retry" if isinstance(outcome, Retry) else "terminal"
+
+
+def _row_tags(held: Held) -> dict[str, Any]:
+    return {"queue": held.row.queue, "deliveries_count": held.row.deliveries_count}
+
+
+def _duration(held: Held) -> dict[str, float]:
+    return {"duration_seconds": held.duration} if held.dispatched else {}
+
+
+def _exception_type(error: BaseException | None) -> dict[str, str]:
+    return {} if error is None else {"exception_type": type(error).__name__}
