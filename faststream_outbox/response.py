@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faststream.response import PublishCommand, PublishType, Response
 from faststream.response.response import BatchPublishCommand
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
-from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import SessionOrConnection, TimerConflict
+from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.base import check_timer_conflict
 from faststream_outbox.storage.checks import check_name, check_schedule
 
-AnySession = SessionOrConnection | Session | Connection
+if TYPE_CHECKING:
+    from faststream_outbox.message import OutboxDelivery
 
 
 class OutboxPublishCommand(BatchPublishCommand):
@@ -26,7 +24,7 @@ class OutboxPublishCommand(BatchPublishCommand):
         /,
         *bodies: Any,
         queue: str,
-        session: AnySession | None,
+        session: AnySession,
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
@@ -124,7 +122,7 @@ class OutboxResponse(Response):
         body: Any,
         *,
         queue: str = "",
-        session: AnySession | None = None,
+        session: AnySession = None,
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
         key: str | None = None,

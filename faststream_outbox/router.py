@@ -1,5 +1,5 @@
 """Routers, under the name by which users import them."""
 
-from faststream_outbox.broker.router import OutboxRoute, OutboxPublisher, OutboxRouter
+from faststream_outbox.broker.router import OutboxPublisher, OutboxRoute, OutboxRouter
 
-__all__ = ["OutboxRoute", "OutboxPublisher", "OutboxRouter"]
+__all__ = ["OutboxPublisher", "OutboxRoute", "OutboxRouter"]

@@ -124,7 +124,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             id_generator=id_generator,
             extra_context={"broker": self},
         )
-        config.wakeup = Wakeup(client.store, BrokerMonitor(config).report)
+        config.wakeup = Wakeup(client.store, BrokerMonitor(config))
         producer.connect(config)
         super().__init__(
             config=config,
@@ -252,7 +252,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
         row_id: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return row_id
 
-    async def publish_batch(  # type: ignore[override] # the session is named
+    async def publish_batch(
         self,
         *bodies: Any,
         queue: str,

@@ -21,6 +21,6 @@ def emit(recorder: MetricsRecorder, event: str, tags: Mapping[str, Any], logger:
     """Call a recorder; what it raises is logged and forgotten, because a broken chart must not stop a message."""
     try:
         recorder(event, tags)
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:
         message = f"The metrics recorder raised at {event!r}: {error!r}"
         logger.log(message, logging.DEBUG, extra={"event": "metrics_failed"}, exc_info=error)

@@ -1,0 +1,1 @@
+"""A message on its way into the table."""

@@ -1,14 +1,13 @@
 """Writes messages into the table: in the caller's transaction, or in the settling of the message they answer."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from faststream_outbox._faststream import CustomCallable, DefaultCodec, ParserComposition, ProducerProto
+from faststream_outbox._faststream import CodecProto, CustomCallable, DefaultCodec, ParserComposition, ProducerProto
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import seal
 from faststream_outbox.parser import OutboxParser
@@ -27,7 +26,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     def __init__(self, *, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
         self._parser = ParserComposition(parser, OutboxParser.parse_message)
         self._decoder = ParserComposition(decoder, OutboxParser.decode_message)
-        self.codec = DefaultCodec()
+        self.codec: CodecProto = DefaultCodec()
         self._config: OutboxBrokerConfig | None = None
 
     def connect(self, config: OutboxBrokerConfig) -> None:
@@ -44,10 +43,8 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Write one message; returns its row's id, or None when its timer is waiting already."""
-        rows = [await self._row(cmd, cmd.body, cmd.key)]
-        with self._recorded(cmd, rows) as written:
-            written += await self._insert(cmd, rows)
-        return written[0] if written else None
+        ids = await self._write(cmd, [await self._row(cmd, cmd.body, cmd.key)])
+        return ids[0] if ids else None
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Write messages in one statement; returns their rows' ids, in their order."""
@@ -56,9 +53,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         if len(keys) != len(bodies):
             raise ValueError(f"keys has {len(keys)} entries for {len(bodies)} messages: one each, None for no key.")
         rows = [await self._row(cmd, body, key) for body, key in zip(bodies, keys, strict=True)]
-        with self._recorded(cmd, rows) as written:
-            written += await self._insert(cmd, rows)
-        return written
+        return await self._write(cmd, rows)
 
     async def request(self, cmd: OutboxPublishCommand) -> NoReturn:
         """Refuse."""
@@ -66,45 +61,16 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def _row(self, cmd: OutboxPublishCommand, body: Any, key: str | None) -> NewRow:
         payload, content_type = await self.codec.encode(body, self.config.fd_config._serializer)  # noqa: SLF001 - as FastStream's own producers do
-        headers = seal(
-            cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to
-        )
+        headers = seal(cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to)
         return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)
 
-    async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+    async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         if cmd.session is None and cmd.answers is not None:
-            cmd.answers.outputs.extend(rows)
+            cmd.answers.outputs.extend(rows)  # counted when the message that it answers is settled
             return []
-        store, session = self.config.store, cmd.session
-        if session is None and cmd.alone:
-            async with store.transaction() as own:
-                return await self._insert_into(own, cmd, rows, notify=True)
-        notify = not (self.config.wakeup is not None and self.config.wakeup.defer(session, cmd.queue))
-        return await self._insert_into(session, cmd, rows, notify=notify)
-
-    async def _insert_into(
-        self, session: Any, cmd: OutboxPublishCommand, rows: Sequence[NewRow], *, notify: bool
-    ) -> list[int]:
-        store = self.config.store
-        if isinstance(session, Session | Connection):
-            if len(rows) > 1:
-                return store.insert_many_sync(session, rows, notify=notify)
-            row_id = store.insert_sync(session, rows[0], cmd.timer_conflict, notify=notify)
-        elif len(rows) > 1:
-            return await store.insert_many(session, rows, notify=notify)
-        else:
-            row_id = await store.insert(session, rows[0], timer_conflict=cmd.timer_conflict, notify=notify)
-        return [] if row_id is None else [row_id]
-
-    @contextmanager
-    def _recorded(self, cmd: OutboxPublishCommand, rows: Sequence[NewRow]) -> Iterator[list[int]]:
-        written: list[int] = []
-        if cmd.session is None and cmd.answers is not None:
-            yield written  # counted when the message that it answers is settled
-            return
-        began, failure = time.perf_counter(), {}
+        began, ids, failure = time.perf_counter(), list[int](), dict[str, str]()
         try:
-            yield written
+            ids = await self._insert(cmd, rows)
         except Exception as error:
             failure = {"exception_type": type(error).__name__}
             raise
@@ -113,8 +79,29 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
                 "published",
                 queue=cmd.queue,
                 status="error" if failure else "success",
-                count=len(written),
+                count=len(ids),
                 size_bytes=sum(len(row.payload) for row in rows),
                 duration_seconds=time.perf_counter() - began,
                 **failure,
             )
+        return ids
+
+    async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+        if cmd.session is None and cmd.alone:
+            async with self.config.store.transaction() as own:
+                return await self._insert_into(own, cmd, rows, notify=True)
+        wakeup = self.config.wakeup
+        notify = wakeup is None or not wakeup.defer(cmd.session, cmd.queue)
+        return await self._insert_into(cmd.session, cmd, rows, notify=notify)
+
+    async def _insert_into(
+        self, session: Any, cmd: OutboxPublishCommand, rows: Sequence[NewRow], *, notify: bool
+    ) -> list[int]:
+        store = self.config.store
+        if isinstance(session, Session | Connection):
+            row_id = store.insert_sync(session, rows[0], cmd.timer_conflict, notify=notify)
+        elif len(rows) > 1:
+            return await store.insert_many(session, rows, notify=notify)
+        else:
+            row_id = await store.insert(session, rows[0], timer_conflict=cmd.timer_conflict, notify=notify)
+        return [] if row_id is None else [row_id]

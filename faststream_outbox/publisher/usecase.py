@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from faststream.response import PublishCommand
 
-from faststream_outbox._faststream import PublisherMiddleware, PublisherUsecase
+from faststream_outbox._faststream import PublisherMiddleware, PublisherSpecification, PublisherUsecase
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.publisher.answers import address_answer
 from faststream_outbox.publisher.config import OutboxPublisherConfig
 from faststream_outbox.publisher.producer import NO_REQUESTS
 from faststream_outbox.publisher.specification import OutboxPublisherSpecification
-from faststream_outbox.response import AnySession, OutboxPublishCommand
-from faststream_outbox.storage import TimerConflict
+from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.storage import AnySession, TimerConflict
 
 
 class OutboxPublisher(PublisherUsecase):
@@ -36,7 +36,7 @@ class OutboxPublisher(PublisherUsecase):
     _outer_config: OutboxBrokerConfig
 
     def __init__(self, config: OutboxPublisherConfig, specification: OutboxPublisherSpecification) -> None:
-        super().__init__(config, specification)
+        super().__init__(config, cast("PublisherSpecification", specification))
         self._queue = config.queue
         self.headers = dict(config.headers or {})
         self.reply_to = config.reply_to
@@ -50,7 +50,7 @@ class OutboxPublisher(PublisherUsecase):
         self,
         body: Any = None,
         *,
-        session: AnySession | None = None,
+        session: AnySession = None,
         queue: str = "",
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,

@@ -6,7 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
@@ -154,6 +156,25 @@ class Store(ABC):
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows in one statement; the ids come in the order of the rows. Timers go one by one."""
+
+    @abstractmethod
+    def insert_sync(
+        self,
+        session: Session | Connection,
+        row: NewRow,
+        timer_conflict: TimerConflict = "ignore",
+        *,
+        notify: bool = False,
+    ) -> int | None:
+        """Insert one row through a synchronous session or connection."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractAsyncContextManager[SessionOrConnection | None]:
+        """Open a transaction of the store's own to insert in, committed at its end."""
+
+    @abstractmethod
+    async def look(self) -> None:
+        """Raise if the tables are not there to be read."""
 
     @abstractmethod
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:

@@ -11,6 +11,9 @@ from operator import attrgetter
 from typing import Final
 from uuid import uuid4
 
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
 from faststream_outbox.storage.base import (
     Claim,
     Listening,
@@ -81,6 +84,21 @@ class MemoryStore(Store):
     ) -> int | None:
         """Insert one row."""
         del session
+        return self._insert(row, timer_conflict, notify=notify)
+
+    def insert_sync(
+        self,
+        session: Session | Connection,
+        row: NewRow,
+        timer_conflict: TimerConflict = "ignore",
+        *,
+        notify: bool = False,
+    ) -> int | None:
+        """Insert one row."""
+        del session
+        return self._insert(row, timer_conflict, notify=notify)
+
+    def _insert(self, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         check_row(row)
         check_timer_conflict(timer_conflict)
         waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
@@ -106,6 +124,14 @@ class MemoryStore(Store):
         if notify:
             self._tell(row.queue for row in rows)
         return ids
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Open nothing: what is inserted is there at once."""
+        yield
+
+    async def look(self) -> None:
+        """Return: the rows are here."""
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight."""
@@ -257,6 +283,11 @@ class MemoryConnection(StoreConnection):
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
         return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
+
+    def lease(self, row: OutboxRow, lease_seconds: float) -> OutboxRow:
+        """Lease one row of the store, whether it is due or not."""
+        [leased] = self._lease([row], lease_seconds, time.monotonic(), self._store.clock())
+        return leased
 
     def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()

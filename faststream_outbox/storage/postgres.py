@@ -152,6 +152,20 @@ class PostgresStore(Store):
             return self._execute(session, self._statements.notifying[statement], *values, self._notifications.channel)
         return self._execute(session, statement, *values)
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction of our own on a connection from the engine's pool."""
+        if self.engine is None:
+            raise RuntimeError("Without an engine one can only publish in a transaction of one's own: give a session.")
+        async with self.engine.begin() as connection:
+            yield connection
+
+    async def look(self) -> None:
+        """Raise if the tables, or columns of theirs, are not there."""
+        async with self.transaction() as connection:
+            for statement in self._statements.look:
+                await connection.run_sync(run_on, statement)
+
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight, in the caller's transaction."""
         check_name("queue", queue)

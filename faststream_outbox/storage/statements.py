@@ -81,6 +81,9 @@ _ROW: Final = ", ".join(
         *(_epoch("o.first_attempt_at"), _epoch("o.last_attempt_at")),
     ]
 )
+# What the dead-letter table keeps of a row.
+_DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
+         created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception"""
 _LEASE: Final = """acquired_at = now(), deliveries_count = o.deliveries_count + 1,
        lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
 # The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
@@ -126,6 +129,7 @@ class Statements:
         }
         self.cancel_timer = self._cancel_timer()
         self.read = self._read()
+        self.look = self._look()
         self.claim = self._claim()
         self.claim_suspect = self._claim_suspect()
         self.renew = self._renew()
@@ -188,6 +192,12 @@ RETURNING o.id""")
     def _read(self) -> Statement:
         return Statement(f"""SELECT {_ROW} FROM {self._outbox} o
  WHERE $1::text IS NULL OR o.queue = $1::text ORDER BY o.id LIMIT $2::bigint""")
+
+    def _look(self) -> list[Statement]:
+        statements = [Statement(f"SELECT {_ROW} FROM {self._outbox} o LIMIT 0")]
+        if self._dlq is not None:
+            statements.append(Statement(f"SELECT {_DEAD_ROW} FROM {self._dlq} LIMIT 0"))
+        return statements
 
     def _claim(self) -> Statement:
         # Nothing is sorted above the locks, so a row is locked when it is taken and no row is locked for nothing.
@@ -260,8 +270,7 @@ RETURNING l.id, l.token""")
    WHERE {_HELD} RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id,
          o.attempts_count, o.deliveries_count, o.created_at, o.first_attempt_at, o.last_attempt_at),
 kept AS (
-  INSERT INTO {self._dlq} (original_id, queue, entity_key, payload, headers, timer_id, attempts_count,
-         deliveries_count, created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception)
+  INSERT INTO {self._dlq} ({_DEAD_ROW})
   SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
          g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception

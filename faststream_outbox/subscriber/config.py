@@ -15,7 +15,7 @@ from faststream_outbox._faststream import (
     default_filter,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.retry import DEFAULT_RETRY, RetryStrategyProto
+from faststream_outbox.retry import RetryStrategyProto
 from faststream_outbox.subscriber.pipeline import PipelineOptions
 
 
@@ -33,8 +33,8 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     _outer_config: OutboxBrokerConfig = field(default_factory=OutboxBrokerConfig)
 
     queues: Sequence[str]
+    retry_strategy: RetryStrategyProto
     options: PipelineOptions = field(default_factory=PipelineOptions)
-    retry_strategy: RetryStrategyProto = DEFAULT_RETRY
     propagate_inbound_headers: bool = False
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter

@@ -8,7 +8,7 @@ from typing import Final
 
 from faststream_outbox.storage import Listening, Store
 from faststream_outbox.subscriber.backoff import Backoff
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.patience import within
 
@@ -27,9 +27,9 @@ class Listener(Loop):
     failure_event = "listen_lost"
 
     def __init__(
-        self, store: Store, on_queue: Callable[[str], None], on_gap: Callable[[], None], report: Report
+        self, store: Store, on_queue: Callable[[str], None], on_gap: Callable[[], None], monitor: Monitor
     ) -> None:
-        super().__init__(report)
+        super().__init__(monitor)
         self._backoff = Backoff(longest=_LONGEST_WAIT)
         self._store = store
         self._on_queue = on_queue
@@ -61,13 +61,13 @@ class Listener(Loop):
             self._on_gap()
         if self._reported:
             self._reported = False
-            self._report("listen_restored", "Notifications are heard again.", level=logging.INFO)
+            self._monitor.report("listen_restored", "Notifications are heard again.", level=logging.INFO)
 
     async def _recover(self, error: Exception | None) -> None:
         self._hears = False
         if not self._reported:
             self._reported = True
-            self._report(self.failure_event, _LOST.format(error=error), level=logging.WARNING, error=error)
+            self._monitor.report(self.failure_event, _LOST.format(error=error), level=logging.WARNING, error=error)
         await self._close()
         await self._backoff.wait()
 

@@ -1,6 +1,5 @@
 """What happens inside a broker, told to its logger and its metrics recorder."""
 
-import logging
 from typing import Any
 
 from faststream_outbox.configs import OutboxBrokerConfig
@@ -11,21 +10,14 @@ class BrokerMonitor(Monitor):
     """Logs through the broker's logger, and records through the user's recorder under the subscriber's name."""
 
     def __init__(self, config: OutboxBrokerConfig, subscriber: str = "") -> None:
+        super().__init__()
         self._config = config
         self._tags = {"subscriber": subscriber} if subscriber else {}
 
-    def report(
-        self,
-        event: str,
-        message: str,
-        *,
-        level: int = logging.WARNING,
-        error: BaseException | None = None,
-        **fields: Any,
-    ) -> None:
-        """Write a record whose `extra` a log pipeline can filter by."""
-        self._config.logger.log(message, level, extra={"event": event, **fields}, exc_info=error)
+    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
+        """Write through the broker's logger."""
+        self._config.logger.log(message, level, extra=extra, exc_info=error)
 
-    def record(self, event: str, **tags: Any) -> None:
+    def write_metric(self, event: str, tags: dict[str, Any]) -> None:
         """Tell the recorder."""
-        self._config.record(event, **self._tags, **tags)
+        self._config.metrics_recorder(event, {**self._tags, **tags})

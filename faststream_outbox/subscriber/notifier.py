@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from faststream_outbox.storage import Store
-from faststream_outbox.subscriber.events import Report
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.patience import within
 
@@ -20,8 +20,8 @@ class Notifier(Loop):
 
     failure_event = "notify_failed"
 
-    def __init__(self, store: Store, report: Report) -> None:
-        super().__init__(report)
+    def __init__(self, store: Store, monitor: Monitor) -> None:
+        super().__init__(monitor)
         self._store = store
         self._queues: set[str] = set()
         self._wanted = asyncio.Event()
@@ -46,7 +46,7 @@ class Notifier(Loop):
         try:
             await self._send(seconds)
         except Exception as error:  # noqa: BLE001 - the rows are committed, and polling finds them
-            self._report(
+            self._monitor.report(
                 self.failure_event,
                 f"The rows of {len(self._queues)} queues could not be announced: polling finds them. {error!r}",
                 error=error,

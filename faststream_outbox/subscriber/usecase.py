@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from faststream.exceptions import StopConsume
 from faststream.message import StreamMessage
@@ -12,6 +12,7 @@ from faststream_outbox._faststream import (
     CallsCollection,
     HandlerCallWrapper,
     PublisherProto,
+    SubscriberSpecification,
     SubscriberUsecase,
     default_filter,
     process_msg,
@@ -20,7 +21,7 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
-from faststream_outbox.storage import Outcome, OutboxRow
+from faststream_outbox.storage import OutboxRow, Outcome
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
 from faststream_outbox.subscriber.loop import being_cancelled
@@ -45,7 +46,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     ) -> None:
         config.parser = OutboxParser.parse_message
         config.decoder = OutboxParser.decode_message
-        super().__init__(config, specification, calls)
+        super().__init__(config, cast("SubscriberSpecification", specification), calls)
         self.config = config
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
         if config.propagate_inbound_headers:

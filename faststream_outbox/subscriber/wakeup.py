@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from faststream_outbox.storage import AnySession, Store
-from faststream_outbox.subscriber.events import Report, log_event
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.listener import Listener
 from faststream_outbox.subscriber.notifier import Notifier
 
@@ -31,23 +31,23 @@ class Wakeup:
 
     """
 
-    def __init__(self, store: Store, report: Report = log_event) -> None:
+    def __init__(self, store: Store, monitor: Monitor | None = None) -> None:
         self._store = store
-        self._report = report
+        self._monitor = monitor or Monitor()
         self._subscribers: defaultdict[str, list[Wake]] = defaultdict(list)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._notifier: Notifier | None = None
         self._listener: Listener | None = None
 
     def start(self, *, listen: bool) -> None:
-        """Begin to announce what is committed, and with `listen` to hear what others announce."""
-        if self._loop is not None:
-            raise RuntimeError("It is started already: stop it first.")
-        self._loop = asyncio.get_running_loop()
-        self._notifier = Notifier(self._store, self._report)
-        self._notifier.start()
-        if listen:
-            self._listener = Listener(self._store, self._hear, self._wake_all, self._report)
+        """Begin to announce what is committed, and with `listen`, now or later, to hear what others announce."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # not started, or left behind in a loop that is over
+            self._loop, self._listener = loop, None
+            self._notifier = Notifier(self._store, self._monitor)
+            self._notifier.start()
+        if listen and self._listener is None:
+            self._listener = Listener(self._store, self._hear, self._wake_all, self._monitor)
             self._listener.start()
 
     async def stop(self) -> None:

@@ -3,14 +3,13 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 from unittest import mock
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox._faststream import EnterType, TestBroker, change_producer
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.monitor import BrokerMonitor
@@ -18,6 +17,9 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.subscriber.wakeup import Wakeup
 from faststream_outbox.testing.client import FakeOutboxClient
 from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer
+
+if TYPE_CHECKING:
+    from faststream_outbox.client import AbstractOutboxClient
 
 
 class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker):
@@ -105,7 +107,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     def _patch_client(self, broker: OutboxBroker) -> Generator[None, None, None]:
         config, client = broker.config.broker_config, self._clients[broker]
         real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
-        config.client, config.wakeup = client, Wakeup(client.store, BrokerMonitor(config).report)
+        config.client, config.wakeup = client, Wakeup(client.store, BrokerMonitor(config))
         try:
             with mock.patch.object(broker, "fake_client", client, create=True):
                 yield
