@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from faststream.response import PublishCommand, PublishType, Response
 from faststream.response.response import BatchPublishCommand
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.base import check_timer_conflict
@@ -13,6 +17,25 @@ from faststream_outbox.storage.checks import check_name, check_schedule
 
 if TYPE_CHECKING:
     from faststream_outbox.message import OutboxDelivery
+
+
+def check_asynchronous(session: object) -> None:
+    """Refuse a synchronous session where waiting for it would keep the event loop."""
+    if isinstance(session, Session | Connection):
+        kind = type(session).__name__
+        raise TypeError(
+            f"session is a synchronous {kind}: use broker.publish_sync(…), or publish through an AsyncSession."
+        )
+
+
+def check_synchronous(session: object) -> None:
+    """Refuse an asynchronous session where there is nothing to wait with."""
+    if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
+        kind = type(session).__name__
+        raise TypeError(f"session is an {kind}: use await broker.publish(…), or publish_sync through a Session.")
+    if not isinstance(session, Session | Connection | scoped_session | NoneType):
+        kind = type(session).__name__
+        raise TypeError(f"session is the Session or Connection of your open transaction, not {kind}.")
 
 
 class OutboxPublishCommand(BatchPublishCommand):

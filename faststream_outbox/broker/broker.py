@@ -17,7 +17,7 @@ from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec, Tag, TagDict
 from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox._faststream import (
     EMPTY,
@@ -38,7 +38,7 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.metrics import MetricsRecorder, ignore
 from faststream_outbox.publisher.producer import NO_REQUESTS, OutboxProducer
 from faststream_outbox.publisher.synchronous import run_now
-from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.response import OutboxPublishCommand, check_asynchronous, check_synchronous
 from faststream_outbox.storage import OutboxRow, QueueStats, SessionOrConnection, TimerConflict
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -236,6 +236,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             The row's id; None when a message with this `timer_id` is waiting already.
 
         """
+        check_asynchronous(session)
         cmd = OutboxPublishCommand(
             body,
             queue=queue,
@@ -265,6 +266,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
         activate_at: datetime | None = None,
     ) -> list[int]:
         """Write messages through your transaction, in one round trip; returns the rows' ids, in their order."""
+        check_asynchronous(session)
         if not bodies:
             return []
         cmd = OutboxPublishCommand(
@@ -286,7 +288,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
         body: Any = None,
         *,
         queue: str,
-        session: Session | Connection,
+        session: Session | Connection | scoped_session[Session],
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
@@ -300,10 +302,11 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
 
         Middlewares run too, but cannot wait for anything here.
         """
+        check_synchronous(session)
         cmd = OutboxPublishCommand(
             body,
             queue=queue,
-            session=session,
+            session=session() if isinstance(session, scoped_session) else session,
             headers=headers,
             correlation_id=correlation_id,
             reply_to=reply_to,

@@ -12,7 +12,7 @@ from faststream_outbox.publisher.answers import address_answer
 from faststream_outbox.publisher.config import OutboxPublisherConfig
 from faststream_outbox.publisher.producer import NO_REQUESTS
 from faststream_outbox.publisher.specification import OutboxPublisherSpecification
-from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.response import OutboxPublishCommand, check_asynchronous
 from faststream_outbox.storage import AnySession, TimerConflict
 
 
@@ -62,6 +62,7 @@ class OutboxPublisher(PublisherUsecase):
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
         """Publish one message in the caller's transaction, as `OutboxBroker.publish` does."""
+        check_asynchronous(session)
         cmd = OutboxPublishCommand(
             body,
             queue=queue or self.queue,
