@@ -96,10 +96,9 @@ class Ledger:
             if (held := self._held.get(lease)) is not None:
                 held.expires_at = expires_at
 
-    def expiry(self, lease: Lease) -> float:
-        """Tell until when a lease lasts; the past, if it is not here."""
-        held = self._held.get(lease)
-        return held.expires_at if held is not None else 0.0
+    def find(self, lease: Lease) -> Held | None:
+        """Look a row up by its lease."""
+        return self._held.get(lease)
 
     def take_aside(self) -> list[Held]:
         """Remove and return the rows that were not admitted."""

@@ -16,6 +16,7 @@ from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
+from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.settler import Settler
 
 # How long the last words may take (releasing, settling) when the time for draining is over.
@@ -34,7 +35,13 @@ class PipelineOptions:
     max_interval: float = 10.0
     lease_seconds: float = 60.0
     max_deliveries: int | None = None
-    settle_batch_size: int = 500
+    # A kind of outcome is written when this many wait, or the oldest has waited this many seconds, or every row in hand
+    # has its outcome; and never more in one statement. An acknowledged row is written as soon as the settler is free,
+    # because a crash would deliver it again; a retry has time.
+    terminal_batch_size: int = 500
+    terminal_flush_interval: float = 0.0
+    retry_batch_size: int = 500
+    retry_flush_interval: float = 0.1
 
     @property
     def capacity(self) -> int:
@@ -78,7 +85,8 @@ class Pipeline:
             self._settle_link,
             self._ledger,
             journal,
-            max_batch=options.settle_batch_size,
+            terminal=Outbasket(batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval),
+            retry=Outbasket(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
             expect=self._claimer.expect,
         )
         self._dispatcher = Dispatcher(
@@ -110,6 +118,7 @@ class Pipeline:
 
     async def stop(self, drain_seconds: float | None) -> None:
         """Claim no more, let what is in hand run and be settled, give back what was not started in time."""
+        self._settler.hurry()
         try:
             async with asyncio.timeout(drain_seconds):
                 await self._claimer.stop()

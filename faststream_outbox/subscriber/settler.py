@@ -1,15 +1,24 @@
 """Writes outcomes back, many rows at a time."""
 
 import asyncio
+import logging
+import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from faststream_outbox.storage import Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.journal import Journal, phase_of
-from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.subscriber.outbasket import Outbasket
+from faststream_outbox.subscriber.refusals import Refusals
+
+# A row whose outcome the database refuses for good is delivered again after this long: kept, and in no tight loop.
+_PUT_OFF_SECONDS: Final = 30.0
 
 
 class Settler(Loop):
@@ -22,41 +31,81 @@ class Settler(Loop):
     failure_event = "settle_failed"
 
     def __init__(
-        self, link: Link, ledger: Ledger, journal: Journal, *, max_batch: int, expect: Callable[[float], None]
+        self,
+        link: Link,
+        ledger: Ledger,
+        journal: Journal,
+        *,
+        terminal: Outbasket,
+        retry: Outbasket,
+        expect: Callable[[float], None],
     ) -> None:
         super().__init__(journal.monitor)
         self._link = link
         self._ledger = ledger
         self._journal = journal
-        self._max_batch = max_batch
+        self._terminal = terminal
+        self._retry = retry
+        self._refusals = Refusals()
         self._expect = expect
-        self._pending: deque[Settlement] = deque()
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
         self._writing = False
+        self._hurrying = False
 
     def put(self, settlement: Settlement) -> None:
         """Hand over an outcome."""
-        self._pending.append(settlement)
+        self._basket(settlement).put(settlement)
+        self._arrived.set()
+
+    def hurry(self) -> None:
+        """Wait for no company from now on: the subscriber is stopping."""
+        self._hurrying = True
         self._arrived.set()
 
     async def flush(self) -> None:
         """Wait until all that was handed over is written."""
-        while self._pending or self._writing:
+        self.hurry()
+        while self._pending or self._refusals or self._writing:
             self._written.clear()
             await self._written.wait()
 
     async def step(self) -> None:
-        """Wait for outcomes, and write what has gathered."""
-        if not self._pending:
+        """Wait until there is something to write, and write it."""
+        while (seconds := self._seconds_left()) > 0:
             self._arrived.clear()
-            await self._arrived.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), None if seconds == math.inf else seconds)
         self._writing = True
         try:
-            await self._write([self._pending.popleft() for _ in range(min(len(self._pending), self._max_batch))])
+            if batch := self._take():
+                await self._write(batch)
         finally:
             self._writing = False
             self._written.set()
+
+    @property
+    def _pending(self) -> int:
+        return len(self._terminal) + len(self._retry)
+
+    def _basket(self, settlement: Settlement) -> Outbasket:
+        return self._retry if isinstance(settlement.outcome, Retry) else self._terminal
+
+    def _seconds_left(self) -> float:
+        if self._pending and self._no_company_comes():
+            return 0.0
+        return min(self._terminal.due_at, self._retry.due_at, self._refusals.due_at) - time.monotonic()
+
+    def _no_company_comes(self) -> bool:
+        return self._hurrying or self._pending + len(self._refusals) >= len(self._ledger)
+
+    def _take(self) -> list[Settlement]:
+        now, all_of_them = time.monotonic(), self._no_company_comes()
+        if self._refusals.due_at <= now:
+            for settlement in self._refusals.take():
+                self._basket(settlement).put(settlement)
+        baskets = (self._terminal, self._retry)
+        return [s for basket in baskets if all_of_them or basket.due_at <= now for s in basket.take()]
 
     async def _write(self, batch: list[Settlement]) -> None:
         try:
@@ -69,11 +118,7 @@ class Settler(Loop):
             self._keep(batch, Settled())
             raise
         self._close_books(settled, batch)
-        if settled.failed:
-            self._keep(batch, settled)
-            error = next(iter(settled.failed.values()))
-            count = len(settled.failed)
-            raise RuntimeError(f"the database refused {count} of {len(batch)} outcomes: {error}") from error
+        self._refused(settled, batch)
 
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
@@ -84,12 +129,35 @@ class Settler(Loop):
                 self._expect(outcome.bounded_delay)
         for held in self._ledger.strike(settled.lost):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
+        self._refusals.forget(settled.held | settled.lost)
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
         """Put back what is still to be written, unless its lease is over: then others have it, or will."""
-        now = time.monotonic()
         unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        lasting = [s for s in unsettled if self._ledger.expiry(s.lease) > now]
-        self._pending.extendleft(reversed(lasting))
-        for held in self._ledger.strike(s.lease for s in unsettled if s not in lasting):
-            self._journal.abandoned(held)
+        lasting = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        self._terminal.put_back([s for s in lasting if self._basket(s) is self._terminal])
+        self._retry.put_back([s for s in lasting if self._basket(s) is self._retry])
+        kept = {s.lease for s in lasting}
+        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in kept):
+            self._abandon(held)
+
+    def _refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
+        if not settled.failed:
+            return
+        error = next(iter(settled.failed.values()))
+        message = f"The database refused {len(settled.failed)} of {len(batch)} outcomes: {describe(error)}"
+        self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
+        for settlement in batch:
+            held = self._ledger.find(settlement.lease)
+            if settlement.lease not in settled.failed or held is None or self._refusals.add(settlement):
+                continue
+            if isinstance(settlement.outcome, Retry):
+                self._ledger.strike([held.lease])
+                self._abandon(held)
+            else:
+                refusal = settled.failed[settlement.lease]
+                self.put(Settlement(held.lease, Retry(_PUT_OFF_SECONDS, held.row.attempts_count, error=refusal)))
+
+    def _abandon(self, held: Held) -> None:
+        self._refusals.forget([held.lease])
+        self._journal.abandoned(held)

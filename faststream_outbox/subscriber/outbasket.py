@@ -1,0 +1,41 @@
+"""Outcomes of one kind that wait to be written together, and how long they may wait."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from faststream_outbox.storage import Settlement
+
+
+class Outbasket:
+    """Its turn comes when there is a batch, or when its oldest outcome has waited for `flush_interval` seconds."""
+
+    def __init__(self, *, batch_size: int, flush_interval: float) -> None:
+        self._batch_size = batch_size
+        self._flush_interval = flush_interval
+        self._waiting: deque[tuple[float, Settlement]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, settlement: Settlement) -> None:
+        """Put an outcome in; its age counts from now."""
+        self._waiting.append((time.monotonic(), settlement))
+
+    def put_back(self, settlements: Sequence[Settlement]) -> None:
+        """Put outcomes back that could not be written; they come first and have waited long enough."""
+        self._waiting.extendleft((-math.inf, settlement) for settlement in reversed(settlements))
+
+    @property
+    def due_at(self) -> float:
+        """When its turn comes, on the monotonic clock."""
+        if not self._waiting:
+            return math.inf
+        if len(self._waiting) >= self._batch_size:
+            return -math.inf
+        return self._waiting[0][0] + self._flush_interval
+
+    def take(self) -> list[Settlement]:
+        """Take out a batch, the oldest first."""
+        return [self._waiting.popleft()[1] for _ in range(min(len(self._waiting), self._batch_size))]
