@@ -24,11 +24,11 @@ class Loop(ABC):
         self._task = asyncio.create_task(self._run(), name=type(self).__name__)
 
     async def stop(self) -> None:
-        """Stop at once, in the middle of a step if need be."""
+        """Stop at once, in the middle of a step if need be; asked twice, it waits for the same end."""
         if self._task is not None:
-            self._task.cancel()
+            if not self._task.cancelling():
+                self._task.cancel()
             await asyncio.wait([self._task])
-            self._task = None
 
     @property
     def alive(self) -> bool:
@@ -40,7 +40,8 @@ class Loop(ABC):
         """Do one round of work, waiting for it first if there is none."""
 
     async def _run(self) -> None:
-        while True:
+        # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same.
+        while not being_cancelled():
             try:
                 await self.step()
             except asyncio.CancelledError:
@@ -57,7 +58,8 @@ class Loop(ABC):
         name = type(self).__name__
         message = f"{name} failed and goes on: {describe(error)}"
         self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
-        await self._backoff.wait()
+        if not being_cancelled():
+            await self._backoff.wait()
 
 
 def being_cancelled() -> bool:
