@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from faststream_outbox.subscriber.events import Monitor
+
 
 class Ears:
     """Hears queues, and waits for one."""
@@ -25,15 +27,16 @@ class Ears:
         return self.heard
 
 
-class Reports:
+class Reports(Monitor):
     """Collects events, and waits for one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
 
-    def __call__(self, event: str, message: str, **fields: Any) -> None:
-        self.events.append({"event": event, "message": message, **fields})
+    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
+        self.events.append({"message": message, "level": level, "error": error, **extra})
         self._news.set()
 
     def named(self, event: str) -> list[dict[str, Any]]:
