@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -134,9 +133,8 @@ async def test_it_can_be_started_again(postgres: PostgresBackend) -> None:
         for queue in ("one", "two"):
             async with postgres.sessions() as session:
                 assert not wakeup.defer(session, queue), "nobody would announce it"
-            wakeup.start(listen=True)
-            with pytest.raises(RuntimeError, match="started already"):
-                wakeup.start(listen=True)
+            wakeup.start(listen=False)
+            wakeup.start(listen=True)  # as a broker does, which connects first
             await bell.rung()
             assert wakeup.alive
             async with postgres.transaction() as session:
