@@ -78,6 +78,11 @@ class Journal:
         message = f"The outcome of row {held.row.id} was not written; it is delivered again when its lease has run out."
         self._log("settle_failed", message, logging.ERROR, held)
 
+    def given_back(self, held: Held) -> None:
+        """Tell that a row was given back by whoever had it, without a word."""
+        if held.dispatched:
+            self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
+
     def _log(self, event: str, message: str, level: int, held: Held, **fields: Any) -> None:
         self.monitor.report(event, message, level=level, row_id=held.row.id, queue=held.row.queue, **fields)
 
