@@ -12,6 +12,12 @@ MetricsRecorder = Callable[[str, Mapping[str, Any]], None]
 # What the broker calls itself where metrics and traces name the messaging system.
 MESSAGING_SYSTEM: Final = "outbox"
 
+# A recorder with an attribute `backlog_interval` is told, that often (in seconds), of the rows of every queue: the
+# event `backlog`. This is what the recorders here ask for: as often as Prometheus commonly asks them.
+BACKLOG_INTERVAL: Final = 15.0
+# The states in which rows are counted, by their tags in that event.
+BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "dead")
+
 
 def ignore(event: str, tags: Mapping[str, Any]) -> None:
     """Record nothing."""
