@@ -101,17 +101,12 @@ class MemoryStore(Store):
     def _insert(self, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         check_row(row)
         check_timer_conflict(timer_conflict)
-        waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
-        if waiting is None:
-            row_id = self.add(row)
-            if notify:
-                self._tell([row.queue])
-            return row_id
-        next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
-        now = self.clock()
-        if timer_conflict == "extend" and waiting.acquired_token is None:
-            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, now))
-        return None
+        row_id, waiting = self.add_unless_waiting(row)
+        if waiting is not None and timer_conflict == "extend" and waiting.acquired_token is None:
+            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, self.clock()))
+        if row_id is not None and notify:
+            self._tell([row.queue])
+        return row_id
 
     async def insert_many(
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
@@ -208,6 +203,14 @@ class MemoryStore(Store):
 
     def _timer(self, queue: str, timer_id: str) -> OutboxRow | None:
         return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
+
+    def add_unless_waiting(self, row: NewRow) -> tuple[int | None, OutboxRow | None]:
+        """Put a row in and return its id, or the row that has its timer already."""
+        waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
+        if waiting is None:
+            return self.add(row), None
+        next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
+        return None, waiting
 
     def add(self, row: NewRow) -> int:
         """Put a row in, and return its id."""
@@ -322,7 +325,7 @@ class MemoryConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes."""
         held, lost = set(), set()
-        for settlement in settlements:
+        for settlement in sorted(settlements, key=attrgetter("lease")):
             lease, row = settlement.lease, self._held(settlement.lease)
             if row is not None:
                 self._apply(row, settlement.outcome)
@@ -334,8 +337,10 @@ class MemoryConnection(StoreConnection):
     def _apply(self, row: OutboxRow, outcome: Outcome) -> None:
         now = self._store.clock()
         match outcome:
-            case Ack():
+            case Ack(outputs):
                 del self._store.rows[row.id]
+                for output in outputs:
+                    self._store.add_unless_waiting(output)
             case Dead():
                 self._store.bury(row, outcome)
             case Retry(_, attempts_count, first_attempt_at, last_attempt_at):

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Literal, get_args
 
 from faststream_outbox.storage.checks import MAX_DELAY
-from faststream_outbox.storage.rows import Lease
+from faststream_outbox.storage.rows import Lease, NewRow
 
 FailureReason = Literal["max_deliveries", "retry_terminal", "rejected"]
 
@@ -16,7 +16,16 @@ MAX_EXCEPTION_BYTES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Handled: the row is deleted."""
+    """Handled: the row is deleted, and `outputs` are inserted with it, if and only if the lease still held.
+
+    An output whose timer is already waiting is left out, as `insert` would.
+    """
+
+    outputs: tuple[NewRow, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.outputs, tuple) or not all(isinstance(row, NewRow) for row in self.outputs):
+            raise TypeError(f"outputs is a tuple of NewRow(queue, payload, …), not {self.outputs!r}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class PostgresConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
-        acked, retried, dead = list[_Entry](), list[_Entry](), list[_Entry]()
+        acked, chained, retried, dead = list[_Entry](), list[_Entry](), list[_Entry](), list[_Entry]()
         first_verdicts = {s.lease: s.outcome for s in reversed(list(settlements))}
         for lease, outcome in sorted(first_verdicts.items(), key=itemgetter(0)):
             match outcome:
@@ -288,30 +288,39 @@ class PostgresConnection(StoreConnection):
                     retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
                 case Dead(reason, text, attempts) if statements.bury is not None:
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
+                case Ack(outputs) if outputs:
+                    chained.append((*lease, outputs))
                 case Ack() | Dead():
                     acked.append(lease)
         tally = _Tally()
         try:
             await self._settle_or_split(statements.delete, acked, tally)
+            await self._settle_or_split(statements.delete_and_insert, chained, tally, _columns_with_outputs)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
         except Exception as error:
             raise SettleInterruptedError(tally.settled()) from error
         return tally.settled()
 
-    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], tally: "_Tally") -> None:
+    async def _settle_or_split(
+        self,
+        statement: Statement,
+        entries: Sequence[_Entry],
+        tally: "_Tally",
+        columns: Callable[[Sequence[_Entry]], Iterable[list[Any]]] | None = None,
+    ) -> None:
         if not entries:
             return
         leases = {Lease(*entry[:2]) for entry in entries}
         try:
-            held = _leases(await self._executor.fetch(statement, *_columns(entries)))
+            held = _leases(await self._executor.fetch(statement, *(columns or _columns)(entries)))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
-                await self._settle_or_split(statement, entries[:middle], tally)
-                await self._settle_or_split(statement, entries[middle:], tally)
+                await self._settle_or_split(statement, entries[:middle], tally, columns)
+                await self._settle_or_split(statement, entries[middle:], tally, columns)
             else:
                 raise
         else:
@@ -372,6 +381,15 @@ def _ends(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
 
 def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
+
+
+def _columns_with_outputs(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
+    outputs = [
+        (row_id, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+        for row_id, _, new_rows in entries
+        for new in new_rows
+    ]
+    return [*_columns([entry[:2] for entry in entries]), *_columns(outputs)]
 
 
 def _leases(records: Records) -> frozenset[Lease]:

@@ -135,6 +135,7 @@ class Statements:
         self.renew = self._renew()
         self.release = self._release()
         self.delete = self._delete()
+        self.delete_and_insert = self._delete_and_insert()
         self.retry = self._retry()
         self.bury = None if self._dlq is None else self._bury()
         self.next_due = self._next_due()
@@ -253,6 +254,28 @@ RETURNING l.id, l.token""")
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
  WHERE {_HELD} RETURNING l.id, l.token""")
+
+    def _delete_and_insert(self) -> Statement:
+        # Outputs join what was deleted: they exist if and only if the lease held. The locks and the sort read all of
+        # them, so all rows are gone (a timer may set itself anew) and all stripes locked before the first id is drawn.
+        stripe = self._stripe("r.queue", "r.key")
+        return Statement(f"""WITH gone AS (
+  DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+   WHERE {_HELD} RETURNING l.id, l.token),
+input AS MATERIALIZED (
+  SELECT r.* FROM gone g
+    JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::float8[], $10::float8[])
+         WITH ORDINALITY AS r(of, queue, key, payload, headers, timer_id, delay, due, n) ON r.of = g.id),
+locked AS MATERIALIZED (
+  SELECT count(pg_advisory_xact_lock({self._lock_class}, s.stripe)) AS n
+    FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s),
+made AS (
+  INSERT INTO {self._outbox} (queue, entity_key, payload, headers, timer_id, next_attempt_at)
+  SELECT r.queue, r.key, r.payload, r.headers::jsonb, r.timer_id,
+         coalesce(to_timestamp(r.due), now() + make_interval(secs => r.delay), now())
+    FROM locked CROSS JOIN input r ORDER BY r.n
+  ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING)
+SELECT g.id, g.token FROM gone g""")
 
     def _retry(self) -> Statement:
         return Statement(f"""UPDATE {self._outbox} o SET {_UNLEASE},

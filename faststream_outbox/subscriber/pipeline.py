@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +18,9 @@ from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.settler import Settler
+
+# Wakes whoever listens to these queues.
+Announce = Callable[[Iterable[str]], None]
 
 # How long the last words may take (releasing, settling) when the time for draining is over.
 _LAST_WORDS: Final = 5.0
@@ -60,6 +63,7 @@ class Pipeline:
         *,
         options: PipelineOptions | None = None,
         monitor: Monitor | None = None,
+        announce: Announce | None = None,
     ) -> None:
         options = options or PipelineOptions()
         self._monitor = monitor or Monitor()
@@ -67,9 +71,11 @@ class Pipeline:
         self._queues = tuple(queues)
         self._journal = journal
         self._options = options
+        self._announce_to_others = announce
         self._ledger = Ledger()
         self._claim_link, self._settle_link = Link(store), Link(store)
-        self._keeper = LeaseKeeper(self._settle_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
+        # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
+        self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._claimer = Claimer(
             self._claim_link,
             self._ledger,
@@ -88,6 +94,7 @@ class Pipeline:
             terminal=Outbasket(batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval),
             retry=Outbasket(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
             expect=self._claimer.expect,
+            announce=self._announce,
         )
         self._dispatcher = Dispatcher(
             [
@@ -106,6 +113,19 @@ class Pipeline:
     def wake(self) -> None:
         """Say that rows may have come."""
         self._claimer.wake()
+
+    def _announce(self, queues: Iterable[str]) -> None:
+        """Tell that handlers' outputs were written: ourselves, and whoever else listens."""
+        queues = frozenset(queues)
+        if queues & set(self._queues):
+            self.wake()
+        if self._announce_to_others is None:
+            return
+        try:
+            self._announce_to_others(queues)
+        except Exception as error:  # noqa: BLE001 - the rows are written, and polling finds them
+            message = f"New rows could not be announced: {describe(error)}"
+            self._monitor.report("announce_failed", message, error=error)
 
     @property
     def alive(self) -> bool:

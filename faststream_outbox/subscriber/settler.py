@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from faststream_outbox.storage import Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
@@ -39,6 +39,7 @@ class Settler(Loop):
         terminal: Outbasket,
         retry: Outbasket,
         expect: Callable[[float], None],
+        announce: Callable[[Iterable[str]], None],
     ) -> None:
         super().__init__(journal.monitor)
         self._link = link
@@ -48,6 +49,7 @@ class Settler(Loop):
         self._retry = retry
         self._refusals = Refusals()
         self._expect = expect
+        self._announce = announce
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
         self._writing = False
@@ -122,14 +124,20 @@ class Settler(Loop):
 
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
+        queues: set[str] = set()
         for held in self._ledger.strike(settled.held):
             outcome = verdicts[held.lease]
             self._journal.settled(held, outcome)
-            if isinstance(outcome, Retry):
-                self._expect(outcome.bounded_delay)
+            match outcome:
+                case Retry():
+                    self._expect(outcome.bounded_delay)
+                case Ack(outputs):
+                    queues.update(output.queue for output in outputs)
         for held in self._ledger.strike(settled.lost):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
         self._refusals.forget(settled.held | settled.lost)
+        if queues:
+            self._announce(queues)
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
         """Put back what is still to be written, unless its lease is over: then others have it, or will."""

@@ -80,6 +80,22 @@ async def test_a_row_that_cannot_be_buried_does_not_keep_the_others(postgres: Po
     assert [row.payload for row in await postgres.rows()] == [b"poison"], "kept, and still leased"
 
 
+async def test_an_output_that_is_refused_fails_only_its_own_row(postgres: PostgresBackend) -> None:
+    await postgres.run("ALTER TABLE outbox ADD CHECK (payload <> 'poison')")
+    await postgres.insert(*(NewRow("q", b"%d" % n) for n in range(100)))
+    rows = (await postgres.claim("q")).rows
+    outputs = [(NewRow("out", b"a"), NewRow("out", b"poison" if n == 37 else b"b")) for n in range(100)]
+    async with postgres.store.connect() as lane:
+        settled = await lane.settle(Settlement(row.lease, Ack(new)) for row, new in zip(rows, outputs, strict=True))
+    [(lease, error)] = settled.failed.items()
+    assert lease == rows[37].lease
+    assert sqlstate(error) == "23514"
+    assert len(settled.held) == 99
+    left = await postgres.rows()
+    assert [row.id for row in left if row.queue == "q"] == [rows[37].id], "kept, and still leased"
+    assert len(left) == 1 + 2 * 99, "of the one that failed, no output at all"
+
+
 async def test_a_triggers_veto_on_one_row_does_not_keep_the_others(postgres: PostgresBackend) -> None:
     await postgres.run(
         """CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS

@@ -162,6 +162,46 @@ async def test_keyed_publishers_of_one_key_draw_their_ids_in_the_order_of_their_
     assert one < third[0] < third[1] < two, "its id was drawn after the wait, not before"
 
 
+async def test_keyed_outputs_draw_their_ids_in_the_order_of_commits_too(postgres: PostgresBackend) -> None:
+    await postgres.insert(NewRow("in", b""))
+    [row] = (await postgres.claim("in")).rows
+    async with postgres.sessions() as first:
+        await first.begin()
+        one = await postgres.store.insert(first, NewRow("q", b"1", key="k"))
+        async with postgres.store.connect() as lane:
+            waiting = asyncio.create_task(lane.settle([Settlement(row.lease, Ack((NewRow("q", b"2", key="k"),)))]))
+            lock_waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            async with asyncio.timeout(30):
+                while await postgres.one(lock_waits) != 1:
+                    assert not waiting.done()
+            [third] = await postgres.insert(NewRow("q", b"3"))
+            await first.commit()
+            assert (await waiting).held == {row.lease}
+    assert one is not None
+    ids = {row.payload: row.id for row in await postgres.rows()}
+    assert one == ids[b"1"] < third < ids[b"2"], "its id was drawn after the wait, not before"
+
+
+async def test_settlers_with_keyed_outputs_never_deadlock(postgres: PostgresBackend) -> None:
+    await postgres.fill(400)
+    rows = (await postgres.claim("q", limit=400)).rows
+    rng = random.Random(3)
+
+    async def settler(mine: list[OutboxRow]) -> int:
+        held = 0
+        async with postgres.store.connect() as lane:
+            for n in range(0, len(mine), 20):
+                keys = [f"{key}" for key in rng.sample(range(200), 5)]
+                ack = Ack(tuple(NewRow("out", b"", key=key) for key in keys))
+                held += len((await lane.settle(Settlement(row.lease, ack) for row in mine[n : n + 20])).held)
+        return held
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        settlers = [group.create_task(settler(rows[n::4])) for n in range(4)]
+    assert sum(task.result() for task in settlers) == 400
+    assert await postgres.one("SELECT count(*) FROM outbox WHERE queue = 'out'") == 2000
+
+
 async def test_locks_of_a_huge_batch_are_bounded(postgres: PostgresBackend) -> None:
     async with postgres.transaction() as session:
         await postgres.store.insert_many(session, [NewRow("q", b"", key=str(n)) for n in range(20_000)])

@@ -19,6 +19,9 @@ TOKENS = f"array_fill('{TOKEN}'::uuid, ARRAY[500])"
 NUMBERS = "array_fill(1::float8, ARRAY[500])"
 COUNTS = "array_fill(1::bigint, ARRAY[500])"
 TEXTS = "array_fill('x'::text, ARRAY[500])"
+PAYLOADS = "array_fill('x'::bytea, ARRAY[500])"
+HEADERS = "array_fill('{}'::text, ARRAY[500])"
+OUTPUTS = f"{TEXTS}, {TEXTS}, {PAYLOADS}, {HEADERS}, {TEXTS}, {NUMBERS}, {NUMBERS}"
 MARKS = "ARRAY['-infinity', 0]::float8[], ARRAY[0, 0]::bigint[]"
 
 ARGUMENTS = {
@@ -27,6 +30,7 @@ ARGUMENTS = {
     "renew": f"{IDS}, {TOKENS}, 60",
     "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
     "delete": f"{IDS}, {TOKENS}",
+    "delete_and_insert": f"{IDS}, {TOKENS}, {IDS}, {OUTPUTS}",
     "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "next_due": f"ARRAY['q', 'other'], {MARKS}",
@@ -169,3 +173,26 @@ async def test_long_texts_do_not_spill_the_join_that_locks(postgres: PostgresBac
     [deletion] = [node for node in plan if node.get("Operation") == "Delete"]
     [hashed] = [node for node in nodes(deletion) if node["Node Type"] == "Hash"]
     assert hashed["Hash Batches"] == 1
+
+
+async def test_outputs_are_inserted_after_all_their_inputs_are_gone_and_all_stripes_are_locked(
+    postgres: PostgresBackend,
+) -> None:
+    """The locks and the sort read all of what was deleted, and the insert reads the sort."""
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    await postgres.fill(500)
+    await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}'")
+    async with postgres.engine.connect() as connection:
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
+        arguments = ARGUMENTS["delete_and_insert"]
+        plan = await explain(connection, statements.delete_and_insert, arguments, mode="generic")
+    deletions = [node for node in plan if node.get("Operation") == "Delete"]
+    assert len(deletions) == 1
+    [hashed] = [node for node in nodes(deletions[0]) if node["Node Type"] == "Hash"]
+    assert hashed["Hash Batches"] == 1
+    assert {node["Node Type"] for node in nodes(deletions[0])} >= {"Hash Join", "Index Scan"}
+    assert not {node["Node Type"] for node in nodes(deletions[0])} & {"Nested Loop", "Sort"}
+    [insertion] = [node for node in plan if node.get("Operation") == "Insert"]
+    sort = next(node for node in nodes(insertion) if node["Node Type"] == "Sort")
+    assert {node.get("CTE Name") for node in nodes(sort)} >= {"locked", "input"}
