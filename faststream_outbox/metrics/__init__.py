@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from faststream_outbox._faststream import LoggerState
+from faststream_outbox.storage.checks import check_number
 
 # recorder(event, tags). It is called on the event loop, so it must not block.
 MetricsRecorder = Callable[[str, Mapping[str, Any]], None]
@@ -17,6 +18,11 @@ MESSAGING_SYSTEM: Final = "outbox"
 BACKLOG_INTERVAL: Final = 15.0
 # The states in which rows are counted, by their tags in that event.
 BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "dead")
+
+
+def check_interval(seconds: float | None) -> float | None:
+    """Refuse a `backlog_interval` that is none; counting reads the whole table, so a second is the least."""
+    return None if seconds is None else check_number("backlog_interval", seconds, least=1.0)
 
 
 def ignore(event: str, tags: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM
+from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
@@ -43,7 +43,7 @@ class OpenTelemetryRecorder:
         include_bus_metrics: bool = True,
         backlog_interval: float | None = BACKLOG_INTERVAL,
     ) -> None:
-        self.backlog_interval = backlog_interval
+        self.backlog_interval = check_interval(backlog_interval)
         meter = meter or get_meter(__name__, meter_provider=meter_provider)
         self._with_bus = include_bus_metrics
         self._with_counters = include_messages_counters

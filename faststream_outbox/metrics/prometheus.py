@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from faststream_outbox._faststream import EMPTY
-from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM
+from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
 
 try:
     from faststream.prometheus.container import MetricsContainer
@@ -52,7 +52,7 @@ class PrometheusRecorder:
         include_bus_metrics: bool = True,
         backlog_interval: float | None = BACKLOG_INTERVAL,
     ) -> None:
-        self.backlog_interval = backlog_interval
+        self.backlog_interval = check_interval(backlog_interval)
         self._app_name = "" if app_name is EMPTY else app_name
         self._custom_labels = dict(custom_labels or {})
         self._bus = (
