@@ -3,9 +3,14 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from typing import Final
 
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.events import Monitor, describe
+
+# A cancellation may be lost on its way, in a handler that catches everything; a handler deaf to all of them is left.
+_CANCELLATIONS: Final = 5
+_BETWEEN_CANCELLATIONS: Final = 1.0
 
 
 class Loop(ABC):
@@ -25,10 +30,16 @@ class Loop(ABC):
 
     async def stop(self) -> None:
         """Stop at once, in the middle of a step if need be."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        task, self._task = self._task, None
+        if task is None:
+            return
+        for _ in range(_CANCELLATIONS):
+            task.cancel()
+            done, _pending = await asyncio.wait([task], timeout=_BETWEEN_CANCELLATIONS)
+            if done:
+                return
+        message = f"{type(self).__name__} does not end, although it was cancelled {_CANCELLATIONS} times."
+        self._monitor.report("stop_failed", message, level=logging.ERROR)
 
     @property
     def alive(self) -> bool:
