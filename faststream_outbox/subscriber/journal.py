@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
+from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Retry
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.ledger import Held
 
@@ -33,8 +33,9 @@ class Journal:
         """Tell that an outcome was written."""
         tags = {**_row_tags(held), **_duration(held)}
         match outcome:
-            case Ack():
+            case Ack(outputs=outputs):
                 self.monitor.record("acked", **tags)
+                self._published(outputs)
             case Retry(attempts_count=attempts, error=error):
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
@@ -47,6 +48,12 @@ class Journal:
             case Dead(reason=reason, error=error):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
                 self._buried(held, outcome)
+
+    def _published(self, outputs: Sequence[NewRow]) -> None:
+        # Without a duration: their statement is the one that settled the row they answer.
+        for queue in dict.fromkeys(row.queue for row in outputs):
+            sizes = [len(row.payload) for row in outputs if row.queue == queue]
+            self.monitor.record("published", queue=queue, status="success", count=len(sizes), size_bytes=sum(sizes))
 
     def _buried(self, held: Held, outcome: Dead) -> None:
         reason = outcome.reason
