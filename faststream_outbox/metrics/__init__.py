@@ -2,7 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
+
+from faststream.exceptions import IncorrectState
 
 from faststream_outbox._faststream import LoggerState
 from faststream_outbox.storage.checks import check_number
@@ -34,5 +37,6 @@ def emit(recorder: MetricsRecorder, event: str, tags: Mapping[str, Any], logger:
     try:
         recorder(event, tags)
     except Exception as error:
-        message = f"The metrics recorder raised at {event!r}: {error!r}"
-        logger.log(message, logging.DEBUG, extra={"event": "metrics_failed"}, exc_info=error)
+        message = f"The metrics recorder raised at {event!r}: {type(error).__name__}"
+        with suppress(IncorrectState):  # there is no logger before the broker is connected, and one may publish before
+            logger.log(message, logging.DEBUG, extra={"event": "metrics_failed"}, exc_info=error)

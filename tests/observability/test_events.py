@@ -153,6 +153,7 @@ async def test_a_recorder_that_raises_breaks_nothing(
         def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
             raise OSError(event, tags)
 
+    await publish(postgres, make_broker(postgres, Broken()), [0], queue="elsewhere")  # before there is a logger
     broker = make_broker(postgres, Broken(), logger=logging.getLogger("shop"))
     finished = asyncio.Event()
 
@@ -169,7 +170,7 @@ async def test_a_recorder_that_raises_breaks_nothing(
         async with asyncio.timeout(20):
             await finished.wait()
     assert sorted(done) == list(range(5))
-    assert await postgres.rows() == []
+    assert [row.queue for row in await postgres.rows()] == ["elsewhere"]
     # Said once by the subscriber, which will fail on every row, and once by the watch over the backlog.
     told = [record for record in caplog.records if vars(record).get("event") == "metrics_failed"]
     assert [record.levelno for record in told if "published" not in record.message] == [logging.WARNING] * 2
