@@ -50,10 +50,9 @@ class Journal:
                 self._buried(held, outcome)
 
     def _published(self, outputs: Sequence[NewRow]) -> None:
-        # Without a duration: their statement is the one that settled the row they answer.
-        for queue in dict.fromkeys(row.queue for row in outputs):
-            sizes = [len(row.payload) for row in outputs if row.queue == queue]
-            self.monitor.record("published", queue=queue, status="success", count=len(sizes), size_bytes=sum(sizes))
+        for queue, count in Counter(row.queue for row in outputs).items():
+            size = sum(len(row.payload) for row in outputs if row.queue == queue)
+            self.monitor.record("published", queue=queue, status="success", count=count, size_bytes=size)
 
     def _buried(self, held: Held, outcome: Dead) -> None:
         reason = outcome.reason
@@ -84,6 +83,11 @@ class Journal:
             self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
         message = f"The outcome of row {held.row.id} was not written; it is delivered again when its lease has run out."
         self._log("settle_failed", message, logging.ERROR, held)
+
+    def given_back(self, held: Held) -> None:
+        """Tell that a row was given back by whoever had it, without a word."""
+        if held.dispatched:
+            self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
 
     def _log(self, event: str, message: str, level: int, held: Held, **fields: Any) -> None:
         self.monitor.report(event, message, level=level, row_id=held.row.id, queue=held.row.queue, **fields)
