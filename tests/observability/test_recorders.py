@@ -133,6 +133,22 @@ async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend) -> None:
     assert recorded.meters.read("messaging.outbox.drain_timeout") == {(): 1}
 
 
+async def test_messages_that_are_pulled(postgres: PostgresBackend) -> None:
+    recorded = Recorded()
+    broker = make_broker(postgres, recorded.events)
+    subscriber = broker.subscriber("orders")
+    async with running(broker):
+        await publish(postgres, broker, range(2))
+        for _ in range(2):
+            message = await subscriber.get_one(timeout=20)
+            assert message is not None
+            if message.body == b"0":
+                await message.ack()
+    assert recorded.prometheus("received_messages_total", "broker") == {"outbox": 2}
+    assert recorded.prometheus("received_processed_messages_total", "status") == {"acked": 1}
+    assert recorded.prometheus("received_messages_in_process", "broker") == {"outbox": 0}
+
+
 async def test_a_failed_publish(postgres: PostgresBackend) -> None:
     recorded = Recorded()
     await postgres.run("ALTER TABLE outbox ADD CHECK (queue <> 'refused')")

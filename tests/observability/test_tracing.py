@@ -190,6 +190,18 @@ async def test_a_batch_is_linked(traced: Traced, postgres: PostgresBackend) -> N
     assert {link.context.span_id for span in linked for link in span.links} == {id_of(batch)}
 
 
+async def test_a_synchronous_publish_is_traced(traced: Traced, postgres: PostgresBackend) -> None:
+    @traced.broker.subscriber("orders")
+    async def handle(number: int) -> None: ...
+
+    async with running(traced.broker):
+        async with postgres.transaction() as session:
+            await session.run_sync(lambda sync: traced.broker.publish_sync(1, queue="orders", session=sync))
+        await traced.events.wait_for("acked")
+    create = traced.span("orders create")
+    assert parent_of(traced.span("orders publish")) == parent_of(traced.span("orders process")) == id_of(create)
+
+
 async def test_a_row_of_a_publisher_without_tracing(traced: Traced, postgres: PostgresBackend) -> None:
     @traced.broker.subscriber("orders")
     async def handle(number: int) -> None: ...
