@@ -51,6 +51,7 @@ class Claimer(Loop):
         self._wakeup = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._suspects_at = 0.0
+        self._suspects_left = False
         self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
 
     def wake(self) -> None:
@@ -94,6 +95,9 @@ class Claimer(Loop):
         self.claimed_at = time.monotonic()
         if claim.rows:
             self._interval = self._min_interval
+        elif self._suspects_left:
+            self._suspects_at = 0.0  # there is nothing else to run, so they need not share the time
+            return
         if not claim.more:
             await self._idle()
 
@@ -104,6 +108,8 @@ class Claimer(Loop):
         self._interval = min(self._interval * 2, self._max_interval)
         if due is not None:
             wait = min(wait, max(due, _SHORTEST_WAIT))
+        if self._suspects_left:
+            wait = min(wait, max(self._suspects_at - time.monotonic(), _SHORTEST_WAIT))
         with suppress(TimeoutError):
             # Not wait_for, which forgets that it was cancelled when what it waits for happens at that moment.
             async with asyncio.timeout(wait):
@@ -112,19 +118,26 @@ class Claimer(Loop):
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""
-        began = time.monotonic()
-        while time.monotonic() - began < _SUSPECT_SLICE:
+        # Counted from when the first one is alone: until then the rows in hand run as ever.
+        alone_at: float | None = None
+        self._suspects_left = True
+        while alone_at is None or time.monotonic() - alone_at < _SUSPECT_SLICE:
             claim = await self._to_its_end(
                 lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds),
                 self._keep_aside,
             )
             if not claim.rows:
+                self._suspects_left = False
                 break
             await self._ledger.wait_until_at_most(len(claim.rows))
+            alone_at = alone_at or time.monotonic()
             self._ledger.admit_all()
             await self._ledger.wait_until_at_most(0)
-        took = time.monotonic() - began
-        self._suspects_at = time.monotonic() + max(took, min(self._max_interval, self._lease_seconds / 10))
+        now = time.monotonic()
+        took = 0.0 if alone_at is None else now - alone_at
+        # Those that are left need not wait for more to expire.
+        rest = 0.0 if self._suspects_left else min(self._max_interval, self._lease_seconds / 10)
+        self._suspects_at = now + max(took, rest)
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[Claim]], take: Callable[[Claim], None]
