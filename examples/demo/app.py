@@ -46,6 +46,11 @@ async def _exit_when_alone(app: FastStream) -> None:
     app.exit()
 
 
-if __name__ == "__main__":
+async def main() -> None:
+    """Run as a process that the demo started, and log to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_LIFE"])))
+    await run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_LIFE"]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
