@@ -40,11 +40,7 @@ async def wait_until(is_time: Callable[[Look], bool], watch: Watch, app: AppProc
     """Wait; False when that would be in vain, because the app is gone or nothing moves any more."""
     moved_at, last = time.monotonic(), watch.look
     while not is_time(watch.look):
-        if (watch.look.accepted, watch.look.cancelled, watch.look.queues) != (
-            last.accepted,
-            last.cancelled,
-            last.queues,
-        ):
+        if watch.look != last:
             moved_at, last = time.monotonic(), watch.look
         if app.failed or time.monotonic() - moved_at > PATIENCE_SECONDS:
             return False

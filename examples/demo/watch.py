@@ -39,9 +39,9 @@ class QueueCount:
 
 @dataclass(frozen=True)
 class Look:
-    """Everything, at one moment."""
+    """Everything, at one moment; two looks are equal if nothing has moved between them."""
 
-    at: float
+    at: float = field(compare=False)
     accepted: int = 0
     cancelled: int = 0
     queues: tuple[QueueCount, ...] = tuple(map(QueueCount, QUEUES))
