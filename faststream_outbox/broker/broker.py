@@ -168,7 +168,6 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             if isinstance(self.client, OutboxClient):
                 check_pool(self.client.engine, len(consuming))
             await self._look_at_the_table()
-        self._wakeup.start(listen=bool(self.subscribers))
         await super().start()
         self._watch_backlog()
 

@@ -122,6 +122,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def _subscribe(self, wake: Callable[[], None]) -> None:
         if self._outer_config.wakeup is not None:
+            self._outer_config.wakeup.start(listen=True)  # for a subscriber that is added to a running broker
             self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
 
     def _announce(self, queues: Iterable[str]) -> None:
