@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import Enum
 from typing import Any
+from weakref import WeakSet
 
 from fast_depends.library.serializer import SerializerProto
 from fastapi import FastAPI, params
@@ -151,17 +152,22 @@ class OutboxRouter(OutboxStreamRegistrator):
 
     def _wrap_lifespan(self, lifespan: Lifespan[Any] | None = None) -> Lifespan[Any]:
         start_and_stop: Callable[[FastAPI], AbstractAsyncContextManager[Any]] = super()._wrap_lifespan(lifespan)
+        documented = WeakSet[FastAPI]()
 
         @asynccontextmanager
-        async def begin_again(app: FastAPI) -> AsyncIterator[Any]:
+        async def run(app: FastAPI) -> AsyncIterator[Any]:
+            """Let one application run several times, as tests do; FastStream reckons with once."""
+            docs = self.docs_router
+            if app in documented:
+                self.docs_router = None  # its routes are there already
+            documented.add(app)
             try:
                 async with start_and_stop(app) as state:
                     yield state
             finally:
-                # FastStream would not start the broker a second time, as tests do with one application after the other,
-                # nor stop it when a hook of the startup fails.
+                self.docs_router = docs
                 self._lifespan_started = False
-                if self.broker.running:
+                if self.broker.running:  # a hook of the startup failed
                     await self.broker.stop()
 
-        return begin_again
+        return run
