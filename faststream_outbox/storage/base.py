@@ -123,10 +123,9 @@ class Listening(ABC):
         It may wait for ever: whoever awaits sets the limit.
         """
 
-    @property
     @abstractmethod
-    def testable(self) -> bool:
-        """Whether a test that is not heard would mean anything: not while no connection is free to send it from."""
+    def can_test(self) -> bool:
+        """Tell whether it means anything when a test is not heard: not while no connection is free to send it."""
 
 
 class Store(ABC):

@@ -238,14 +238,16 @@ class MemoryStore(Store):
 class _MemoryListening(Listening):
     """Hears as long as the store is there."""
 
-    testable = True
-
     async def wait_lost(self) -> None:
         """Wait for what cannot happen."""
         await asyncio.Event().wait()
 
     async def test(self) -> None:
         """Return: memory is heard."""
+
+    def can_test(self) -> bool:
+        """Tell that it can."""
+        return True
 
 
 class MemoryConnection(StoreConnection):

@@ -39,8 +39,8 @@ class Notifications:
         """Open a connection with all that the engine connects with, and listen on it."""
         # Taken from the pool and never given back: the pool makes another one when it needs it.
         lent = await engine.raw_connection()
-        lent.detach()
         ear: _Ear = (_AsyncpgEar if engine.dialect.driver == "asyncpg" else _PsycopgEar)(lent.driver_connection)
+        lent.detach()
         listening = _PostgresListening(engine, ear, self._test_channel)
 
         def hear(channel: str, payload: str) -> None:
@@ -140,8 +140,7 @@ class _PostgresListening(Listening):
         if name in self._tests:
             self._tests[name].set()
 
-    @property
-    def testable(self) -> bool:
+    def can_test(self) -> bool:
         return not _exhausted(self._engine.pool)
 
 

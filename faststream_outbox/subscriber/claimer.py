@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
@@ -103,11 +104,11 @@ class Claimer(Loop):
         self._interval = min(self._interval * 2, self._max_interval)
         if due is not None:
             wait = min(wait, max(due, _SHORTEST_WAIT))
-        try:
-            await asyncio.wait_for(self._wakeup.wait(), wait)
+        with suppress(TimeoutError):
+            # Not wait_for, which forgets that it was cancelled when what it waits for happens at that moment.
+            async with asyncio.timeout(wait):
+                await self._wakeup.wait()
             self._interval = self._min_interval
-        except TimeoutError:
-            pass
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""

@@ -80,7 +80,7 @@ async def _heard(listening: Listening) -> bool:
     try:
         await within(_TEST_LIMIT, listening.test())
     except TimeoutError:
-        if listening.testable:
+        if listening.can_test():
             raise
         return False  # the pool was empty: nothing was sent, and nothing is known
     return True

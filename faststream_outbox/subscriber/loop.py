@@ -3,9 +3,14 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from typing import Final
 
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.events import Monitor, describe
+
+# A handler may catch its cancellation and go on, so it gets another; whoever is deaf to all of them is left behind.
+_CANCELLATIONS: Final = 3
+_BETWEEN_CANCELLATIONS: Final = 5.0
 
 
 class Loop(ABC):
@@ -24,11 +29,18 @@ class Loop(ABC):
         self._task = asyncio.create_task(self._run(), name=type(self).__name__)
 
     async def stop(self) -> None:
-        """Stop at once, in the middle of a step if need be."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        """Stop at once, in the middle of a step if need be; asked twice, it waits for the same end."""
+        task = self._task
+        if task is None:
+            return
+        for attempt in range(_CANCELLATIONS):
+            if attempt or not task.cancelling():
+                task.cancel()
+            done, _pending = await asyncio.wait([task], timeout=_BETWEEN_CANCELLATIONS)
+            if done:
+                return
+        message = f"{type(self).__name__} does not end, although it was cancelled {_CANCELLATIONS} times: it is left."
+        self._monitor.report("stop_failed", message, level=logging.ERROR)
 
     @property
     def alive(self) -> bool:
@@ -40,7 +52,8 @@ class Loop(ABC):
         """Do one round of work, waiting for it first if there is none."""
 
     async def _run(self) -> None:
-        while True:
+        # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same.
+        while not being_cancelled():
             try:
                 await self.step()
             except asyncio.CancelledError:
@@ -57,7 +70,8 @@ class Loop(ABC):
         name = type(self).__name__
         message = f"{name} failed and goes on: {describe(error)}"
         self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
-        await self._backoff.wait()
+        if not being_cancelled():
+            await self._backoff.wait()
 
 
 def being_cancelled() -> bool:

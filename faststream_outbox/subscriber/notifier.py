@@ -25,38 +25,37 @@ class Notifier(Loop):
         self._store = store
         self._queues: set[str] = set()
         self._wanted = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
 
     def put(self, queues: Iterable[str]) -> None:
         """Have these queues announced."""
         self._queues.update(queues)
         if self._queues:
             self._wanted.set()
+            self._all_sent.clear()
 
     async def step(self) -> None:
         """Send what there is, and let some gather."""
         await self._wanted.wait()
-        await self._send(_LIMIT)
-        await asyncio.sleep(_SPACING)
-
-    async def finish(self, seconds: float) -> None:
-        """Stop, and send what is left."""
-        await self.stop()
-        if not self._queues:
-            return
-        try:
-            await self._send(seconds)
-        except Exception as error:  # noqa: BLE001 - the rows are committed, and polling finds them
-            self._monitor.report(
-                self.failure_event,
-                f"The rows of {len(self._queues)} queues could not be announced: polling finds them. {error!r}",
-                error=error,
-            )
-
-    async def _send(self, limit: float) -> None:
         queues, self._queues = self._queues, set()
         self._wanted.clear()
         try:
-            await within(limit, self._store.notify(sorted(queues)))
+            await within(_LIMIT, self._store.notify(sorted(queues)))
         except BaseException:
             self.put(queues)
             raise
+        if not self._queues:
+            self._all_sent.set()
+        await asyncio.sleep(_SPACING)
+
+    async def finish(self, seconds: float) -> None:
+        """Stop when all is sent, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._all_sent.wait()
+        except TimeoutError as error:
+            # The rows are committed all the same.
+            message = "The last rows could not be announced to other processes, which find them by polling."
+            self._monitor.report(self.failure_event, message, error=error)
+        await self.stop()

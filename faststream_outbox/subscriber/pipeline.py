@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -72,6 +72,8 @@ class Pipeline:
         self._journal = journal
         self._options = options
         self._announce_to_others = announce
+        self._started = False
+        self._ending: asyncio.Task[None] | None = None
         self._ledger = Ledger()
         self._claim_link, self._settle_link = Link(store), Link(store)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
@@ -104,7 +106,12 @@ class Pipeline:
         )
 
     def start(self) -> None:
-        """Begin to claim."""
+        """Begin to claim; once, because what a pipeline holds does not outlive its stop."""
+        if self._ending is not None:
+            raise RuntimeError("This pipeline was stopped, and does not start again: make a new one.")
+        if self._started:
+            raise RuntimeError("This pipeline has been started already.")
+        self._started = True
         self._settler.start()
         self._keeper.start()
         self._dispatcher.start()
@@ -137,7 +144,15 @@ class Pipeline:
         return all(part.alive for part in parts) and lately
 
     async def stop(self, drain_seconds: float | None) -> None:
-        """Claim no more, let what is in hand run and be settled, give back what was not started in time."""
+        """Claim no more, let what is in hand run and be settled, give back what was not started in time.
+
+        Whoever asks while it is stopping waits for the same end.
+        """
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(drain_seconds))
+        await asyncio.shield(self._ending)
+
+    async def _end(self, drain_seconds: float | None) -> None:
         self._settler.hurry()
         try:
             async with asyncio.timeout(drain_seconds):
@@ -146,21 +161,17 @@ class Pipeline:
                 await self._release(self._ledger.take_aside())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
-            await self._give_back(drain_seconds)
-        await self._dispatcher.stop()
-        await self._keeper.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await self._settler.flush()
-        await self._settler.stop()
+            await self._cut_short(drain_seconds)
+        await _in_time(self._dispatcher.stop())
+        await _in_time(self._settler.flush())
+        await _in_time(self._settler.stop())
+        await _in_time(self._keeper.stop())
         for held in self._ledger.strike(self._ledger.leases()):
             self._journal.abandoned(held)
         for link in (self._claim_link, self._settle_link):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):  # a server that does not answer must not keep us
-                    await link.close()
+            await _in_time(link.close())
 
-    async def _give_back(self, drain_seconds: float | None) -> None:
+    async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
         self._monitor.record("drain_timeout", queue=self._queues[0], drain_timeout_seconds=drain_seconds)
         self._monitor.report(
@@ -172,7 +183,10 @@ class Pipeline:
             released=len(unstarted),
             graceful_timeout=drain_seconds,
         )
-        await self._release(unstarted)
+        stops = (self._dispatcher.stop(), self._claimer.stop())
+        await asyncio.gather(self._release(unstarted), *map(_in_time, stops))
+        # A claim that was under way may have brought rows meanwhile.
+        await self._release(self._ledger.take_unstarted())
 
     async def _release(self, held: Sequence[Held]) -> None:
         if not held:
@@ -183,3 +197,10 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - their leases run out by themselves
             message = f"{len(held)} rows could not be given back: {describe(error)}"
             self._monitor.report("release_failed", message, error=error)
+
+
+async def _in_time(ending: Awaitable[None]) -> None:
+    """Wait for an end, not for ever: neither a silent server nor a handler that will not stop may keep us."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS):
+            await ending

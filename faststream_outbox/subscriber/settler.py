@@ -77,7 +77,8 @@ class Settler(Loop):
         while (seconds := self._seconds_left()) > 0:
             self._arrived.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), None if seconds == math.inf else seconds)
+                async with asyncio.timeout(None if seconds == math.inf else seconds):
+                    await self._arrived.wait()
         self._writing = True
         try:
             if batch := self._take():

@@ -5,6 +5,7 @@ import asyncio
 import datetime as dt
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ URL = "postgresql+asyncpg://localhost/app"
 
 QUICKSTART = """
 from sqlalchemy import MetaData
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from faststream import FastStream
 from faststream_outbox import OutboxBroker, make_outbox_table
 
@@ -138,13 +139,15 @@ class Order(Base):
 class Reader:
     """Types the snippets into one session, as somebody who reads the document would."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, file: Path) -> None:
         self.names: dict[str, Any] = {}
+        self._file = file
         self._url = database.url("asyncpg")
 
     async def type(self, snippet: str) -> None:
         source = snippet.replace(URL, self._url)
-        code = compile(source, "snippet", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        self._file.write_text(source)  # FastStream's test brokers read the code that uses them
+        code = compile(source, self._file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, self.names)  # noqa: S307 - the snippets above
         if inspect.iscoroutine(result):
             await result
@@ -161,8 +164,8 @@ class Reader:
 
 
 @pytest.fixture
-def reader(outbox_postgres: Database) -> Iterator[Reader]:
-    reader = Reader(outbox_postgres)
+def reader(outbox_postgres: Database, tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(outbox_postgres, tmp_path / "snippet.py")
     yield reader
     if "engine" in reader.names:
         reader.names["engine"].sync_engine.dispose(close=False)

@@ -99,20 +99,27 @@ class AutocommitStore(PostgresStore):
     """Publishes through a connection of its own, past the caller's transaction."""
 
     async def insert(
-        self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
+        self,
+        session: SessionOrConnection | None,
+        row: NewRow,
+        *,
+        timer_conflict: TimerConflict = "ignore",
+        notify: bool = False,
     ) -> int | None:
         """Insert one row, for good."""
         del session
         assert self.engine is not None
         async with self.engine.begin() as own:
-            return await super().insert(own, row, timer_conflict=timer_conflict)
+            return await super().insert(own, row, timer_conflict=timer_conflict, notify=notify)
 
-    async def insert_many(self, session: SessionOrConnection | None, rows: Iterable[NewRow]) -> list[int]:
+    async def insert_many(
+        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    ) -> list[int]:
         """Insert rows, for good."""
         del session
         assert self.engine is not None
         async with self.engine.begin() as own:
-            return await super().insert_many(own, rows)
+            return await super().insert_many(own, rows, notify=notify)
 
 
 def publish_past_the_transaction(engine: AsyncEngine) -> PostgresStore:

@@ -1,0 +1,75 @@
+"""What was heard, and what was reported, for tests to await."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from faststream_outbox.subscriber.events import Monitor
+
+
+class Ears:
+    """Hears queues, and waits for one."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, queue: str) -> None:
+        self.heard.append(queue)
+        self._news.set()
+
+    async def until(self, queue: str) -> list[str]:
+        """Wait for a queue, and give all that was heard up to then."""
+        async with asyncio.timeout(30):
+            while queue not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+        return self.heard
+
+
+class Reports(Monitor):
+    """Collects events, and waits for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+
+    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
+        self.events.append({"message": message, "level": level, "error": error, **extra})
+        self._news.set()
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [found for found in self.events if found["event"] == event]
+
+    async def until(self, event: str, *, count: int = 1, seconds: float = 60) -> dict[str, Any]:
+        """Wait until there are so many of an event, and give the last."""
+        async with asyncio.timeout(seconds):
+            while len(self.named(event)) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.named(event)[-1]
+
+
+class Bell:
+    """A subscriber's `wake`, counted and awaited."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self._rung = asyncio.Event()
+
+    def __call__(self) -> None:
+        self.rings += 1
+        self._rung.set()
+
+    async def rung(self) -> None:
+        """Wait for the next ring since the last wait."""
+        async with asyncio.timeout(30):
+            await self._rung.wait()
+        self._rung.clear()
+
+
+def calls() -> tuple[list[str], Callable[[str], Callable[[], None]]]:
+    """A list, and callbacks that write their name to it."""
+    called: list[str] = []
+    return called, lambda name: lambda: called.append(name)

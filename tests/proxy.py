@@ -1,0 +1,74 @@
+"""A TCP proxy on loopback that can fall silent without closing anything, as a network does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from sqlalchemy import make_url
+
+
+class Proxy:
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
+        self._forwards = asyncio.Event()
+        self._forwards.set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    def freeze(self) -> None:
+        """Forward nothing any more; connections, new ones too, stay open and say nothing."""
+        self._forwards.clear()
+
+    def thaw(self) -> None:
+        """Forward again, what came meanwhile first."""
+        self._forwards.set()
+
+    def url(self, url: str) -> str:
+        """The same address, by way of the proxy."""
+        return make_url(url).set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                await self._forwards.wait()
+                upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+                there = asyncio.create_task(self._pump(reader, upstream_writer))
+                back = asyncio.create_task(self._pump(upstream_reader, writer))
+                try:
+                    await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    there.cancel()
+                    back.cancel()
+                    await asyncio.gather(there, back, return_exceptions=True)
+                    upstream_writer.transport.abort()
+        finally:
+            writer.transport.abort()
+            self._connections.discard(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._forwards.wait()
+            writer.write(data)
+            await writer.drain()
+        await self._forwards.wait()  # an end is news too
+
+
+@asynccontextmanager
+async def proxying(url: str) -> AsyncIterator[Proxy]:
+    """Stand between whoever connects and the server of this address."""
+    address = make_url(url)
+    assert address.host is not None
+    assert address.port is not None
+    proxy = Proxy(address.host, address.port)
+    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+        for connection in tuple(proxy._connections):
+            connection.cancel()
+        await asyncio.gather(*proxy._connections, return_exceptions=True)
