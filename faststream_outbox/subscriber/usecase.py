@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from faststream.exceptions import StopConsume
 from faststream.message import StreamMessage
@@ -10,6 +10,7 @@ from faststream.message import StreamMessage
 from faststream_outbox._faststream import (
     BrokerMiddleware,
     CallsCollection,
+    Filter,
     HandlerCallWrapper,
     PublisherProto,
     SubscriberSpecification,
@@ -31,6 +32,9 @@ from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.verdicts import Judge
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
@@ -70,7 +74,17 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         return [*self._outer_config.broker_middlewares, *self._own_middlewares]
 
-    def __call__(self, func: Any = None, *, filter: Any = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
+    @overload
+    def __call__(
+        self, func: Callable[Parameters, Returned], *, filter: Filter[Any] = default_filter, **options: Any
+    ) -> HandlerCallWrapper[Parameters, Returned]: ...
+
+    @overload
+    def __call__(
+        self, func: None = None, *, filter: Filter[Any] = default_filter, **options: Any
+    ) -> Callable[[Callable[Parameters, Returned]], HandlerCallWrapper[Parameters, Returned]]: ...
+
+    def __call__(self, func: Any = None, *, filter: Filter[Any] = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
         """Add a handler; with a filter of its own, one of several."""
         chosen = self.config.filter if filter is default_filter else filter
         if func is None:
@@ -80,6 +94,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if not any(isinstance(each, ResponsePublisher) for each in publishers):
             publishers.append(ResponsePublisher(self._outer_config, handler))
         return handler
+
+    def _build_fastdepends_model(self) -> None:
+        # A router's subscriber learns its broker's policy only now, if it was declared before it was included.
+        self.ack_policy = self.config.ack_policy
+        self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
+        super()._build_fastdepends_model()
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler to give messages to."""
