@@ -3,12 +3,11 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.embedded import Database
 from tests.citizenship.worlds import Inbox, MemoryWorld, PostgresWorld, World
 
 
 async def _postgres(request: pytest.FixtureRequest) -> AsyncIterator[PostgresWorld]:
-    database: Database = request.getfixturevalue("outbox_postgres")
+    database = request.getfixturevalue("outbox_postgres")
     engine = create_async_engine(database.url("asyncpg"), pool_size=20)
     world = PostgresWorld(engine)
     await world.backend.create()

@@ -69,7 +69,7 @@ async def test_a_dict_and_a_list_spread_over_parameters(world: World, inbox: Inb
         inbox.put((a, b))
 
     @broker.subscriber("items")
-    async def handle_items(a: int, b: int, *rest: int) -> None:
+    async def handle_items(a: int, b: int, *rest: tuple[int, ...]) -> None:  # as FastDepends reads it
         inbox.put((a, b, rest))
 
     async with world.running(broker):
@@ -83,7 +83,7 @@ async def test_headers_and_correlation_id_arrive(world: World, inbox: Inbox) -> 
     broker = world.broker()
 
     @broker.subscriber("orders")
-    async def handle(body: str, message: OutboxMessage) -> None:
+    async def handle(_body: str, message: OutboxMessage) -> None:
         inbox.put((message.headers["h"], message.correlation_id, message.message_id))
 
     async with world.running(broker):
@@ -207,7 +207,7 @@ async def test_a_response_carries_headers_and_correlation_id(world: World, inbox
 
     @broker.subscriber("orders")
     @broker.publisher("done", headers={"a": "publisher", "b": "publisher"})
-    async def handle(body: str) -> Response:
+    async def handle(_body: str) -> Response:
         return Response(1, headers={"b": "response"}, correlation_id="mine")
 
     @broker.subscriber("done")

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox import OutboxBroker, TestOutboxBroker, make_dlq_table, make_outbox_table
 from faststream_outbox.storage import OutboxRow
-from faststream_outbox.testing import FakeOutboxClient
 from tests.backends import PostgresBackend
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class MemoryWorld(World):
         self._tables = {"outbox_table": make_outbox_table(metadata), "dlq_table": make_dlq_table(metadata)}
         self._run_loops = run_loops
         self.delivers_within_publish = not run_loops
-        self._client: FakeOutboxClient | None = None
+        self._client: Any = None
 
     def broker(self, **options: Any) -> OutboxBroker:
         return OutboxBroker(**(self._tables | options))
@@ -100,8 +99,7 @@ class MemoryWorld(World):
         return await publish(*bodies, **options)
 
     async def rows(self) -> Sequence[OutboxRow]:
-        assert self._client is not None
-        return self._client.rows
+        return list(self._client.rows)
 
 
 class PostgresWorld(World):
