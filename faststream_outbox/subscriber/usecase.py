@@ -106,7 +106,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         for queue in self.queues:
             check_name("queue", queue)  # with its prefixes it may be too long after all
         await super().start()
-        if self.calls:
+        if self.calls and self._pipeline is None:  # a broker may be started twice, by a test and by its application
             self._start_pipeline()
         self._post_start()
 
