@@ -140,3 +140,20 @@ async def test_system_exit_in_a_handler_ends_the_application(real: PostgresWorld
     assert await inbox.next() == "a"
     # Not handled, and so not lost.
     assert [row.payload for row in await real.rows()] == [b"a"]
+
+
+async def test_starting_twice_is_starting_once(looping: World, inbox: Inbox) -> None:
+    broker = looping.broker()
+
+    @broker.subscriber("orders", max_workers=1)
+    async def handle(body: int) -> None:
+        inbox.put(body)
+
+    async with looping.running(broker):
+        await broker.start()
+        await looping.publish(broker.publish, 1, queue="orders")
+        assert await inbox.next() == 1
+        await looping.drained()
+        await broker.stop()
+        # Nobody is left who would take more.
+        assert not [task for task in asyncio.all_tasks() if "faststream_outbox" in repr(task)]

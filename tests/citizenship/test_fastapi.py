@@ -1,0 +1,353 @@
+"""The outbox in a FastAPI application: injection, lifespan, publishing in a request's transaction."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from faststream import Context as FastStreamContext
+from faststream import Depends as FastStreamDepends
+from faststream import Response
+from faststream.exceptions import SetupError
+from pydantic import BaseModel
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from faststream_outbox import OutboxRouter as BrokerRouter
+from faststream_outbox import TestOutboxBroker
+from faststream_outbox.fastapi import (
+    Context,
+    ContextRepo,
+    Logger,
+    OutboxBroker,
+    OutboxClient,
+    OutboxMessage,
+    OutboxProducer,
+    OutboxRouter,
+)
+from tests.citizenship.worlds import Inbox, MemoryWorld, PostgresWorld, World
+
+
+class Order(BaseModel):
+    number: int
+    note: str | None = None
+
+
+def router_in(world: World, **options: Any) -> OutboxRouter:
+    """A router over the tables, and on Postgres the engine, of a world."""
+    store: Any = world.broker().client.store
+    return OutboxRouter(store.engine, outbox_table=store.outbox_table, dlq_table=store.dlq_table, **options)
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Run an application as a server would, in this event loop."""
+    async with app.router.lifespan_context(app) as state:
+
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "state": dict(state or {})}, receive, send)
+
+        transport = httpx.ASGITransport(with_state)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            yield client
+
+
+async def test_fastapi_injects(world: World, inbox: Inbox) -> None:
+    router = router_in(world)
+
+    async def doubled(number: int) -> AsyncIterator[int]:
+        yield number * 2
+        inbox.put("closed")
+
+    @router.subscriber("orders")
+    async def handle(  # noqa: PLR0917 - whatever can be asked for
+        number: int,
+        twice: Annotated[int, Depends(doubled)],
+        source: Annotated[str, Header()],
+        message: OutboxMessage,
+        broker: OutboxBroker,
+        client: OutboxClient,
+        producer: OutboxProducer,
+        context: ContextRepo,
+        logger: Logger,
+        correlation_id: Annotated[str, Context("message.correlation_id")],
+    ) -> None:
+        assert (context.get("message"), logger is not None) == (message, True)
+        assert (broker.client, broker._producer) == (client, producer)
+        inbox.put((number, twice, source, message.message_id, correlation_id, broker))
+
+    async with world.running(router.broker):
+        row_id = await world.publish(
+            router.broker.publish, {"number": "3"}, queue="orders", headers={"source": "shop"}, correlation_id="c"
+        )
+        expected = (3, 6, "shop", str(row_id), "c", router.broker)
+        assert await inbox.take(2) == [expected, "closed"]
+
+
+async def test_bodies_of_all_kinds(world: World, inbox: Inbox) -> None:
+    router = router_in(world)
+
+    @router.subscriber("plain")
+    async def handle_plain(body: str) -> None:
+        inbox.put(body)
+
+    @router.subscriber("models")
+    async def handle_model(order: Order) -> None:
+        inbox.put(order)
+
+    @router.subscriber("nothing")
+    async def handle_nothing() -> None:
+        inbox.put("nothing")
+
+    @router.subscriber("requests")
+    async def handle_request(request: Request) -> None:
+        inbox.put("app" in request.scope)
+
+    async with world.running(router.broker):
+        for queue, body, expected in (
+            ("plain", "text", "text"),
+            ("models", {"number": 1}, Order(number=1)),
+            ("nothing", "whatever", "nothing"),
+            ("requests", None, True),
+        ):
+            await world.publish(router.broker.publish, body, queue=queue)
+            assert await inbox.next() == expected
+
+
+async def test_what_a_handler_returns_is_published_through_its_model(world: World, inbox: Inbox) -> None:
+    router = router_in(world)
+
+    @router.publisher("after")
+    @router.subscriber("orders", response_model=Order, response_model_exclude_none=True)
+    @router.publisher("before")
+    async def handle(number: int) -> Any:
+        return {"number": number, "note": None, "secret": "x"}
+
+    @router.subscriber("answers")
+    async def answer() -> Response:
+        return Response("hi", headers={"h": "1"})
+
+    @router.subscriber(["before", "after", "replies"])
+    async def collect(message: OutboxMessage) -> None:
+        inbox.put((message.raw_message.queue, await message.decode(), message.headers.get("h")))
+
+    async with world.running(router.broker):
+        await world.publish(router.broker.publish, 1, queue="orders")
+        assert sorted(await inbox.take(2)) == [("after", {"number": 1}, None), ("before", {"number": 1}, None)]
+        await world.publish(router.broker.publish, 1, queue="answers", reply_to="replies")
+        assert await inbox.next() == ("replies", "hi", "1")
+
+
+async def test_background_tasks_run_after_the_handler(world: World, inbox: Inbox) -> None:
+    router = router_in(world)
+
+    @router.subscriber("orders")
+    async def handle(number: int, tasks: BackgroundTasks) -> None:
+        tasks.add_task(inbox.put, "task")
+        inbox.put(number)
+
+    async with world.running(router.broker):
+        await world.publish(router.broker.publish, 1, queue="orders")
+        assert await inbox.take(2) == [1, "task"]
+        await world.drained()
+
+
+async def test_an_invalid_body_surfaces_in_tests(memory: MemoryWorld) -> None:
+    router = router_in(memory)
+
+    @router.subscriber("orders")
+    async def handle(number: int) -> None: ...
+
+    async with TestOutboxBroker(router.broker) as broker:
+        with pytest.raises(RequestValidationError):
+            await broker.publish("not a number", queue="orders")
+
+
+async def test_dependencies_of_the_router_and_their_overrides(world: World, inbox: Inbox) -> None:
+    def real() -> str:
+        raise AssertionError
+
+    router = router_in(world, dependencies=[Depends(lambda: inbox.put("router"))])
+    plain = BrokerRouter("plain.")
+
+    @router.subscriber("orders", dependencies=[Depends(lambda: inbox.put("subscriber"))])
+    async def handle(name: Annotated[str, Depends(real)]) -> None:
+        inbox.put(name)
+
+    @plain.subscriber("orders")
+    async def handle_plain(name: Annotated[str, Depends(real)], message: OutboxMessage) -> None:
+        inbox.put((name, message.raw_message.queue))
+
+    router.include_router(plain, prefix="included.", dependencies=[Depends(lambda: inbox.put("include"))])
+    app = FastAPI()
+    app.include_router(router)
+    app.dependency_overrides[real] = lambda: "fake"
+    async with world.running(router.broker), serving(app):
+        await world.publish(router.broker.publish, None, queue="orders")
+        assert await inbox.take(3) == ["router", "subscriber", "fake"]
+        await world.publish(router.broker.publish, None, queue="included.plain.orders")
+        assert await inbox.take(3) == ["router", "include", ("fake", "included.plain.orders")]
+
+
+async def test_routers_of_either_kind_are_included(memory: MemoryWorld) -> None:
+    paths = APIRouter()
+
+    @paths.get("/hello")
+    async def hello() -> str:
+        return "hello"
+
+    router = router_in(memory, prefix="/api", routers=[BrokerRouter("early.", handlers=())])
+    router.include_router(paths, prefix="/v1")
+    app = FastAPI()
+    app.include_router(router)
+    async with TestOutboxBroker(router.broker), serving(app) as client:
+        assert (await client.get("/api/v1/hello")).json() == "hello"
+    with pytest.raises(TypeError, match="include_router"):
+        router.include_router(router_in(memory))
+
+
+@pytest.mark.parametrize(
+    "annotation", [Annotated[Any, FastStreamDepends(lambda: 1)], Annotated[Any, FastStreamContext()]]
+)
+async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryWorld, annotation: Any) -> None:
+    router = router_in(memory)
+
+    async def handle(asked: Any) -> None: ...
+
+    handle.__annotations__["asked"] = annotation
+    router.subscriber("orders")(handle)
+    with pytest.raises(SetupError, match="FastAPI"):
+        async with TestOutboxBroker(router.broker):
+            pass
+
+
+async def test_the_broker_lives_as_long_as_the_application(real: PostgresWorld, inbox: Inbox) -> None:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        inbox.put("user's begins")
+        yield {"mine": "state"}
+        inbox.put("user's ends")
+
+    router = router_in(real, lifespan=lifespan)
+    app = FastAPI(title="Shop", version="7")
+    app.include_router(router)
+
+    @router.after_startup
+    async def started(_app: Any) -> dict[str, str]:
+        inbox.put(f"running: {router.broker.running}")
+        return {"hook": "state"}
+
+    @router.on_broker_shutdown
+    async def stopping(_app: Any) -> None:
+        inbox.put(f"still running: {router.broker.running}")
+
+    @router.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    @router.get("/state")
+    async def state(request: Request) -> list[str]:
+        return [request.state.mine, request.state.hook, type(request.state.broker).__name__]
+
+    for number in ("a", "b"):  # and again
+        async with serving(app) as client:
+            assert await inbox.take(2) == ["user's begins", "running: True"]
+            assert (await client.get("/state")).json() == ["state", "state", "OutboxBroker"]
+            await real.publish(router.broker.publish, number, queue="orders")
+            assert await inbox.next() == number
+            document = (await client.get("/asyncapi.json")).json()
+            assert (document["info"]["title"], document["info"]["version"]) == ("Shop", "7")
+            assert document["channels"]["orders:Handle"]["address"] == "orders"
+            assert "orders" in (await client.get("/asyncapi")).text
+            assert "/state" in (await client.get("/openapi.json")).json()["paths"]
+        assert await inbox.take(2) == ["still running: True", "user's ends"]
+        assert not router.broker.running
+        assert await real.rows() == []
+
+
+async def test_a_startup_that_fails_leaves_nothing_running(real: PostgresWorld) -> None:
+    router = router_in(real)
+    app = FastAPI()
+    app.include_router(router)
+
+    @router.after_startup
+    def fail(_app: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        async with serving(app):
+            pass
+    assert not router.broker.running
+
+
+async def test_a_request_publishes_in_its_own_transaction(real: PostgresWorld, inbox: Inbox) -> None:
+    router = router_in(real)
+
+    async def get_session() -> AsyncIterator[AsyncSession]:
+        async with real.backend.sessions() as session, session.begin():
+            yield session
+
+    @router.post("/orders")
+    async def place(number: int, session: Annotated[AsyncSession, Depends(get_session)]) -> int | None:
+        await session.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
+        row_id = await router.broker.publish(number, queue="orders", session=session)
+        if number < 0:
+            raise HTTPException(422)
+        return row_id
+
+    @router.subscriber("orders")
+    async def confirm(number: int) -> None:
+        inbox.put(number)
+
+    await real.backend.run("CREATE TABLE orders (number int)")
+    app = FastAPI()
+    app.include_router(router)
+    async with serving(app) as client:
+        assert (await client.post("/orders?number=-1")).status_code == 422
+        assert (await client.post("/orders?number=1")).json() > 0
+        assert await inbox.next() == 1
+        await real.drained()
+    assert inbox.empty
+    assert await real.backend.run("SELECT number FROM orders") == [(1,)]
+
+
+async def test_trying_out_from_the_document_is_refused_and_harms_nothing(real: PostgresWorld, inbox: Inbox) -> None:
+    router = router_in(real)
+
+    @router.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    app = FastAPI()
+    app.include_router(router)
+    async with serving(app) as client:
+        for real_one in (True, False):
+            form = {
+                "channelName": "orders:Handle",
+                "message": {"message": "tried"},
+                "options": {"sendToRealBroker": real_one},
+            }
+            answer = await client.post("/asyncapi/try", json=form)
+            assert answer.status_code == 500
+        assert "reply_to" in answer.text
+        await real.publish(router.broker.publish, "a", queue="orders")
+        assert await inbox.next() == "a"
+        await real.drained()
+
+
+def test_without_fastapi_the_import_says_what_to_install() -> None:
+    script = "import sys; sys.modules['fastapi'] = None; import faststream_outbox.fastapi"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stderr.strip().endswith("ImportError: This needs FastAPI: pip install 'faststream-outbox[fastapi]'")
+
+
+def test_the_import_warns_of_nothing() -> None:
+    script = "import faststream_outbox.fastapi"
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
