@@ -26,7 +26,7 @@ async def test_annotations(world: World, inbox: Inbox) -> None:
     broker = world.broker(logger=logging.getLogger("tests.citizenship"))
 
     @broker.subscriber("orders")
-    async def handle(
+    async def handle(  # noqa: PLR0917 - whatever can be asked for
         body: NoCast[int],
         message: OutboxMessage,
         used: Broker,

@@ -219,9 +219,7 @@ def test_publishing_without_an_event_loop(memory: MemoryWorld, inbox: Inbox) -> 
     asyncio.run(run())
 
 
-async def test_publishing_from_synchronous_code(
-    real: PostgresWorld, outbox_postgres: Database, inbox: Inbox
-) -> None:
+async def test_publishing_from_synchronous_code(real: PostgresWorld, outbox_postgres: Database, inbox: Inbox) -> None:
     broker = real.broker()
 
     @broker.subscriber("orders")
