@@ -157,6 +157,24 @@ async def test_background_tasks_run_after_the_handler(world: World, inbox: Inbox
         await world.drained()
 
 
+async def test_a_background_task_that_fails_has_the_message_tried_again(looping: World, inbox: Inbox) -> None:
+    router = router_in(looping)
+
+    def fail() -> None:
+        inbox.put("failed")
+        raise ZeroDivisionError
+
+    @router.subscriber("orders")
+    async def handle(number: int, tasks: BackgroundTasks) -> None:
+        tasks.add_task(fail)
+        inbox.put(number)
+
+    async with looping.running(router.broker):
+        await looping.publish(router.broker.publish, 1, queue="orders")
+        assert await inbox.take(2) == [1, "failed"]
+    assert [row.attempts_count for row in await looping.rows()] == [1]
+
+
 async def test_an_invalid_body_surfaces_in_tests(memory: MemoryWorld) -> None:
     router = router_in(memory)
 
