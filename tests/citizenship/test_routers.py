@@ -106,9 +106,11 @@ async def test_dependencies_are_handed_down(world: World, inbox: Inbox) -> None:
         assert await inbox.take(5) == ["broker", "include", "router", "subscriber", "a"]
 
 
-async def test_the_ack_policy_is_handed_down(looping: World, inbox: Inbox) -> None:
-    router = OutboxRouter(ack_policy=AckPolicy.REJECT_ON_ERROR)
-    broker = looping.broker()
+@pytest.mark.parametrize("of_broker", [True, False])
+async def test_the_ack_policy_is_handed_down(looping: World, inbox: Inbox, of_broker: bool) -> None:
+    policy: dict[str, Any] = {"ack_policy": AckPolicy.REJECT_ON_ERROR}
+    router = OutboxRouter(**({} if of_broker else policy))
+    broker = looping.broker(**(policy if of_broker else {}))
 
     @router.subscriber("once")
     @router.subscriber("often", ack_policy=AckPolicy.NACK_ON_ERROR)
