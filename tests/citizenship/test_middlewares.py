@@ -168,6 +168,27 @@ async def test_a_batch_may_be_changed_on_its_way(world: World, inbox: Inbox) -> 
         assert sorted(await inbox.take(2)) == ["aa", "bb"]
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda bodies: bodies[::-1], [("c", "C"), ("b", "B"), ("a", "A")]),
+        (lambda bodies: bodies[1:], [("b", "B"), ("c", "C")]),
+        (lambda bodies: [body * 2 for body in bodies], [("aa", "A"), ("bb", "B"), ("cc", "C")]),
+    ],
+    ids=["sorted otherwise", "one dropped", "changed"],
+)
+async def test_keys_follow_the_bodies_of_a_batch(memory: World, change: Any, expected: list[tuple[str, str]]) -> None:
+    class Changing(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            cmd.batch_bodies = change(cmd.batch_bodies)
+            return await call_next(cmd)
+
+    broker = memory.broker(middlewares=[Changing])
+    async with memory.running(broker):
+        await memory.publish(broker.publish_batch, "a", "b", "c", queue="orders", keys=["A", "B", "C"])
+    assert [(row.payload.decode(), row.entity_key) for row in await memory.rows()] == expected
+
+
 async def test_an_exception_middleware_answers_for_the_handler(world: World, inbox: Inbox) -> None:
     handling = ExceptionMiddleware()
 
