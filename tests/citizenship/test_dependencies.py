@@ -7,7 +7,8 @@ import pytest
 from faststream import Context, Depends
 from faststream.exceptions import SetupError
 
-from faststream_outbox import OutboxBroker
+from faststream_outbox import OutboxBroker, OutboxRouter
+from faststream_outbox import OutboxMessage as Message
 from faststream_outbox.annotations import (
     ContextRepo,
     Logger,
@@ -18,6 +19,7 @@ from faststream_outbox.annotations import (
 )
 from faststream_outbox.annotations import OutboxBroker as Broker
 from faststream_outbox.client import AbstractOutboxClient
+from faststream_outbox.client import OutboxClient as Client
 from faststream_outbox.publisher.producer import OutboxProducer as Producer
 from tests.citizenship.worlds import Inbox, World
 
@@ -105,6 +107,26 @@ async def test_a_dependency_may_be_overridden(memory: World, inbox: Inbox) -> No
             assert await inbox.next() == ("a", "fake")
 
 
-def test_the_broker_says_who_it_is() -> None:
-    with pytest.raises((SetupError, TypeError)):
-        OutboxBroker(outbox_table="outbox")  # type: ignore[arg-type] # the point
+@pytest.mark.parametrize("annotation", [Message, OutboxBroker, AbstractOutboxClient, Client, Producer])
+async def test_a_class_in_place_of_an_annotation_is_refused(memory: World, annotation: Any) -> None:
+    router = OutboxRouter()
+
+    async def handle(body: int, asked: Any) -> None: ...
+
+    handle.__annotations__["asked"] = annotation
+    router.subscriber("orders")(handle)
+    with pytest.raises(SetupError, match=r"faststream_outbox\.annotations\.Outbox"):
+        async with memory.running(memory.broker(routers=[router])):
+            pass
+
+
+async def test_a_class_with_a_context_is_an_annotation(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+
+    @broker.subscriber("orders")
+    async def handle(body: int, message: Message = Context()) -> None:  # noqa: B008 - as FastStream's users write it
+        inbox.put((body, message.body))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, 1, queue="orders")
+        assert await inbox.next() == (1, b"1")
