@@ -9,6 +9,7 @@ from fastapi.datastructures import Default
 from fastapi.routing import APIRoute
 from fastapi.types import IncEx
 from fastapi.utils import generate_unique_id
+from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
@@ -162,8 +163,9 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         The prefix is one of queues for the one, of paths for the other.
         """
         if isinstance(router, OutboxRegistrator):
-            wrap = self._subscriber_compatibility_wrapper((*self.dependencies, *(dependencies or ())))
-            for subscriber in router.subscribers:
+            for subscriber in cast("list[OutboxSubscriber]", router.subscribers):
+                own = _dependencies_of(subscriber)
+                wrap = self._subscriber_compatibility_wrapper((*self.dependencies, *(dependencies or ()), *own))
                 subscriber._call_decorators = (wrap, *subscriber._call_decorators)  # noqa: SLF001 - as FastStream does
             self.broker.include_router(router, prefix=prefix, include_in_schema=None if include_in_schema else False)
         elif isinstance(router, APIRouter) and not isinstance(router, StreamRouter):
@@ -185,3 +187,15 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
                 f"A FastAPI OutboxRouter includes routers of faststream_outbox and plain routers of FastAPI, not "
                 f"{type(router).__name__}. Include that into the application: app.include_router(router)."
             )
+
+
+def _dependencies_of(subscriber: OutboxSubscriber) -> list[params.Depends]:
+    """Find what a plain router and its subscriber depend on, which FastStream would leave out under FastAPI."""
+    found = [*subscriber._outer_config.broker_dependencies, *subscriber._call_options.dependencies]  # noqa: SLF001 - nowhere else to find
+    for dependency in found:
+        if not isinstance(dependency, params.Depends):
+            raise SetupError(
+                f"The subscriber of {', '.join(subscriber.queues)} depends on {dependency}, which is FastStream's. "
+                "Under FastAPI use fastapi.Depends."
+            )
+    return cast("list[params.Depends]", found)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import httpx
 import pytest
@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox import OutboxResponse, TestOutboxBroker
 from faststream_outbox import OutboxRouter as BrokerRouter
-from faststream_outbox import TestOutboxBroker
 from faststream_outbox.fastapi import (
     Context,
     ContextRepo,
@@ -191,13 +191,14 @@ async def test_dependencies_of_the_router_and_their_overrides(world: World, inbo
         raise AssertionError
 
     router = router_in(world, dependencies=[Depends(lambda: inbox.put("router"))])
-    plain = BrokerRouter("plain.")
+    own: Any = [Depends(lambda: inbox.put("plain"))]
+    plain = BrokerRouter("plain.", dependencies=own)
 
     @router.subscriber("orders", dependencies=[Depends(lambda: inbox.put("subscriber"))])
     async def handle(name: Annotated[str, Depends(real)]) -> None:
         inbox.put(name)
 
-    @plain.subscriber("orders")
+    @plain.subscriber("orders", dependencies=cast("Any", [Depends(lambda: inbox.put("of plain"))]))
     async def handle_plain(name: Annotated[str, Depends(real)], message: OutboxMessage) -> None:
         inbox.put((name, message.raw_message.queue))
 
@@ -209,7 +210,34 @@ async def test_dependencies_of_the_router_and_their_overrides(world: World, inbo
         await world.publish(router.broker.publish, None, queue="orders")
         assert await inbox.take(3) == ["router", "subscriber", "fake"]
         await world.publish(router.broker.publish, None, queue="included.plain.orders")
-        assert await inbox.take(3) == ["router", "include", ("fake", "included.plain.orders")]
+        assert await inbox.take(4) == ["router", "include", "plain", "of plain"]
+        assert await inbox.next() == ("fake", "included.plain.orders")
+
+
+async def test_dependencies_of_faststream_are_refused(memory: MemoryWorld) -> None:
+    plain = BrokerRouter(dependencies=[FastStreamDepends(lambda: None)])
+
+    @plain.subscriber("orders")
+    async def handle(number: int) -> None: ...
+
+    with pytest.raises(SetupError, match=r"orders .* fastapi\.Depends"):
+        router_in(memory).include_router(plain)
+
+
+async def test_an_outbox_response_of_a_handler(world: World, inbox: Inbox) -> None:
+    router = router_in(world)
+
+    @router.subscriber("orders")
+    async def handle(number: int) -> OutboxResponse:
+        return OutboxResponse({"number": number}, queue="chosen")
+
+    @router.subscriber("chosen")
+    async def collect(number: int) -> None:
+        inbox.put(number)
+
+    async with world.running(router.broker):
+        await world.publish(router.broker.publish, 1, queue="orders")
+        assert await inbox.next() == 1
 
 
 async def test_routers_of_either_kind_are_included(memory: MemoryWorld) -> None:
