@@ -119,3 +119,11 @@ async def test_reloading(shop: Shop, outbox_postgres: Database, tmp_path: Path) 
         process.send_signal(signal.SIGTERM)
         await ended(process)
     assert sorted(number for number, _ in await shop.notes("handled")) == list(range(published))
+
+
+async def test_publishing_from_the_command_line_is_refused_with_the_reason(tmp_path: Path) -> None:
+    open_shop(tmp_path)
+    arguments = ("publish", "shop:app", "1", "--queue", "orders")
+    with faststream(*arguments, folder=tmp_path, database="postgresql+asyncpg://localhost/nowhere") as process:
+        assert await ended(process) == 1
+    assert "your open transaction" in (tmp_path / "output.txt").read_text()
