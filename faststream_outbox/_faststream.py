@@ -25,7 +25,7 @@ from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
-from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
+from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream._internal.types import (
     AsyncCallable,
     BrokerMiddleware,
@@ -73,7 +73,6 @@ __all__ = [
     "SubscriberUsecase",
     "SubscriberUsecaseConfig",
     "TestBroker",
-    "change_producer",
     "default_filter",
     "get_broker_logger",
     "make_logger_state",

@@ -1,7 +1,7 @@
 """What a broker knows and its subscribers and publishers ask for."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from faststream_outbox._faststream import BrokerConfig
@@ -24,6 +24,8 @@ class OutboxBrokerConfig(BrokerConfig):
     wakeup: "Wakeup | None" = None
     metrics_recorder: MetricsRecorder = ignore
     last_exception_renderer: LastExceptionRenderer | None = None
+    # Classes that a handler's parameter may not be annotated with as they are, and what to use instead.
+    default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:

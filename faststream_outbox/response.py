@@ -1,5 +1,6 @@
 """What travels from a publisher to the producer (`OutboxPublishCommand`), and what a handler may return."""
 
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import NoneType
@@ -95,6 +96,8 @@ class OutboxPublishCommand(BatchPublishCommand):
 
     @batch_bodies.setter
     def batch_bodies(self, value: Sequence[Any]) -> None:
+        if self.keys is not None:
+            self.keys = _follow(self.batch_bodies, self.keys, value)
         self.body, *rest = value or (None,)
         self.extra_bodies = tuple(rest)
 
@@ -119,6 +122,19 @@ class OutboxPublishCommand(BatchPublishCommand):
     def get_publish_key(self) -> str | None:
         """Return the ordering key, under the name by which publishers of other brokers ask for it."""
         return self.key
+
+
+def _follow(before: Sequence[Any], keys: Sequence[str | None], after: Sequence[Any]) -> Sequence[str | None]:
+    """Let each key go where its body went, as a middleware may sort bodies or drop some; else they stay in place."""
+    left: defaultdict[int, deque[str | None]] = defaultdict(deque)
+    for body, key in zip(before, keys, strict=False):
+        left[id(body)].append(key)
+    followed: list[str | None] = []
+    for body in after:
+        if not left[id(body)]:
+            return keys
+        followed.append(left[id(body)].popleft())
+    return followed
 
 
 def _key(key: object) -> str | None:

@@ -35,7 +35,7 @@ from faststream_outbox.broker.pool import check_pool
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
-from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, ignore
 from faststream_outbox.publisher.producer import NO_REQUESTS, OutboxProducer
 from faststream_outbox.publisher.synchronous import run_now
@@ -124,6 +124,9 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             ack_policy=ack_policy,
             id_generator=id_generator,
             extra_context={"broker": self},
+            default_driver_annotations={
+                each: f"faststream_outbox.annotations.{name}" for name, classes in _INJECTED.items() for each in classes
+            },
         )
         config.wakeup = Wakeup(client.store, BrokerMonitor(config))
         producer.connect(config)
@@ -357,6 +360,15 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: an outbox has no answer to wait for."""
         raise NotImplementedError(NO_REQUESTS)
+
+
+# What is injected has an annotation of the same name; the class itself would be taken for the type of the body.
+_INJECTED = {
+    "OutboxMessage": (OutboxMessage,),
+    "OutboxBroker": (OutboxBroker,),
+    "OutboxClient": (OutboxClient, AbstractOutboxClient),
+    "OutboxProducer": (OutboxProducer,),
+}
 
 
 def _public_url(engine: AsyncEngine | None) -> str:

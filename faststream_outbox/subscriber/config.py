@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox._faststream import (
@@ -43,6 +44,11 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     def ack_policy(self) -> AckPolicy:
         """What happens to a message whose handler gave no verdict: the subscriber's, the broker's, or the safe one."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
+            if policy is AckPolicy.ACK_FIRST:
+                raise SetupError(
+                    "AckPolicy.ACK_FIRST deletes a message before it is handled, so a crash would lose it, and an "
+                    "outbox loses nothing. Use AckPolicy.REJECT_ON_ERROR for messages that are to be tried once."
+                )
             if policy is not EMPTY:
                 return policy
         return AckPolicy.NACK_ON_ERROR

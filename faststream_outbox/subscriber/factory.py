@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox._faststream import BrokerMiddleware, CallsCollection, Filter
@@ -107,11 +106,6 @@ def _check_strategy(strategy: object) -> None:
 
 def _check_together(config: OutboxSubscriberConfig, *, strategy_given: bool) -> None:
     options, policy = config.options, config.ack_policy
-    if policy is AckPolicy.ACK_FIRST:
-        raise SetupError(
-            "AckPolicy.ACK_FIRST deletes a message before it is handled, so a crash would lose it, and an outbox loses "
-            "nothing. Use AckPolicy.REJECT_ON_ERROR for messages that are to be tried once."
-        )
     if options.min_interval > options.max_interval:
         raise ValueError(
             f"min_fetch_interval ({options.min_interval:g}) is more than max_fetch_interval ({options.max_interval:g})."

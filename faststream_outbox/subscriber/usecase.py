@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from faststream.exceptions import StopConsume
 from faststream.message import StreamMessage
@@ -11,6 +11,7 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox._faststream import (
     BrokerMiddleware,
     CallsCollection,
+    Filter,
     HandlerCallWrapper,
     PublisherProto,
     SubscriberSpecification,
@@ -32,6 +33,9 @@ from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.verdicts import Judge
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
@@ -71,7 +75,17 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         return [*self._outer_config.broker_middlewares, *self._own_middlewares]
 
-    def __call__(self, func: Any = None, *, filter: Any = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
+    @overload
+    def __call__(
+        self, func: Callable[Parameters, Returned], *, filter: Filter[Any] = default_filter, **options: Any
+    ) -> HandlerCallWrapper[Parameters, Returned]: ...
+
+    @overload
+    def __call__(
+        self, func: None = None, *, filter: Filter[Any] = default_filter, **options: Any
+    ) -> Callable[[Callable[Parameters, Returned]], HandlerCallWrapper[Parameters, Returned]]: ...
+
+    def __call__(self, func: Any = None, *, filter: Filter[Any] = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
         """Add a handler; with a filter of its own, one of several."""
         chosen = self.config.filter if filter is default_filter else filter
         if func is None:
@@ -82,12 +96,18 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             publishers.append(ResponsePublisher(self._outer_config, handler))
         return handler
 
+    def _build_fastdepends_model(self) -> None:
+        # A router's subscriber learns its broker's policy only now, if it was declared before it was included.
+        self.ack_policy = self.config.ack_policy
+        self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
+        super()._build_fastdepends_model()
+
     async def start(self) -> None:
         """Begin to claim, if there is a handler to give messages to."""
         for queue in self.queues:
             check_name("queue", queue)  # with its prefixes it may be too long after all
         await super().start()
-        if self.calls:
+        if self.calls and self._pipeline is None:  # a broker may be started twice, by a test and by its application
             self._start_pipeline()
         self._post_start()
 

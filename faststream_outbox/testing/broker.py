@@ -8,8 +8,9 @@ from unittest import mock
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox._faststream import EnterType, TestBroker, change_producer
+from faststream_outbox._faststream import EnterType, TestBroker
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.monitor import BrokerMonitor
@@ -99,7 +100,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
                 if self._in_memory:
                     stack.enter_context(self._patch_client(broker))
                 else:
-                    stack.enter_context(change_producer(broker.config.broker_config, CommittingProducer.of(broker)))
+                    stack.enter_context(_producer_of(broker, CommittingProducer.of(broker)))
             async with super()._create_ctx() as brokers:
                 yield brokers
 
@@ -117,7 +118,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
         peers = [each for each in self.brokers if self._clients[each] is self._clients[broker]]
-        with change_producer(broker.config.broker_config, DeliveringProducer.of(broker, peers)):
+        with _producer_of(broker, DeliveringProducer.of(broker, peers)):
             yield
 
     def create_publisher_fake_subscriber(
@@ -132,6 +133,17 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     async def _fake_connect(self, broker: OutboxBroker, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - FastStream's signature
         return broker.client
+
+
+@contextmanager
+def _producer_of(broker: OutboxBroker, producer: OutboxProducer) -> Generator[None, None, None]:
+    """Lend a broker a producer, and give it its own back even if the test fails, where FastStream would not."""
+    config = broker.config.broker_config
+    own, config.producer = config.producer, producer
+    try:
+        yield
+    finally:
+        config.producer = own
 
 
 def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutboxClient]:

@@ -1,0 +1,47 @@
+"""The outbox in a FastAPI application: a router that is a broker, and what its handlers may be annotated with.
+
+Example:
+    from faststream_outbox.fastapi import OutboxMessage, OutboxRouter
+
+    router = OutboxRouter(engine, outbox_table=outbox_table)
+
+    @router.subscriber("orders")
+    async def handle(order_id: int, message: OutboxMessage) -> None: ...
+
+    app = FastAPI()
+    app.include_router(router)
+
+"""
+
+from typing import Annotated
+
+try:
+    import fastapi as _fastapi  # noqa: F401 - only to say what is missing
+except ImportError as error:
+    raise ImportError("This needs FastAPI: pip install 'faststream-outbox[fastapi]'") from error
+
+from faststream.params import NoCast
+
+from faststream_outbox._faststream_fastapi import Context, ContextRepo, Logger
+from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
+from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.fastapi.router import OutboxRouter
+from faststream_outbox.message import OutboxMessage as _OutboxMessage
+from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
+
+__all__ = [
+    "Context",
+    "ContextRepo",
+    "Logger",
+    "NoCast",
+    "OutboxBroker",
+    "OutboxClient",
+    "OutboxMessage",
+    "OutboxProducer",
+    "OutboxRouter",
+]
+
+OutboxMessage = Annotated[_OutboxMessage, Context("message")]
+OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
+OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
+OutboxClient = Annotated[_OutboxClient, Context("broker.client")]

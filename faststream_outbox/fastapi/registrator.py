@@ -1,0 +1,201 @@
+"""How subscribers and publishers are declared on a FastAPI router."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, cast
+
+from fastapi import APIRouter, params
+from fastapi.datastructures import Default
+from fastapi.routing import APIRoute
+from fastapi.types import IncEx
+from fastapi.utils import generate_unique_id
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+
+from faststream_outbox._faststream import (
+    EMPTY,
+    BrokerMiddleware,
+    CodecProto,
+    CustomCallable,
+    Filter,
+    default_filter,
+)
+from faststream_outbox._faststream_fastapi import StreamRouter
+from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.publisher.usecase import OutboxPublisher
+from faststream_outbox.retry import RetryStrategyProto
+from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+
+class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
+    """What `OutboxRegistrator` is to a broker."""
+
+    broker_class = OutboxBroker
+    broker: OutboxBroker
+
+    def subscriber(  # type: ignore[override] # the queues are named, as on the broker
+        self,
+        queues: str | Sequence[str],
+        *,
+        max_workers: int = 1,
+        fetch_batch_size: int = 100,
+        min_fetch_interval: float = 1.0,
+        max_fetch_interval: float = 10.0,
+        lease_ttl_seconds: float = 60.0,
+        max_deliveries: int | None = None,
+        retry_strategy: RetryStrategyProto | None = None,
+        ack_policy: AckPolicy = EMPTY,
+        terminal_batch_size: int = 500,
+        terminal_flush_interval_ms: float = 0.0,
+        retry_batch_size: int = 500,
+        retry_flush_interval_ms: float = 100.0,
+        propagate_inbound_headers: bool = False,
+        middlewares: Sequence[BrokerMiddleware[Any]] = (),
+        dependencies: Sequence[params.Depends] = (),
+        parser: CustomCallable | None = None,
+        decoder: CustomCallable | None = None,
+        codec: CodecProto | None = None,
+        filter: Filter[Any] = default_filter,  # noqa: A002 - FastStream's name
+        no_reply: bool = False,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        include_in_schema: bool = True,
+        # FastAPI, for what the handler returns
+        response_model: Any = Default(None),
+        response_model_include: IncEx | None = None,
+        response_model_exclude: IncEx | None = None,
+        response_model_by_alias: bool = True,
+        response_model_exclude_unset: bool = False,
+        response_model_exclude_defaults: bool = False,
+        response_model_exclude_none: bool = False,
+    ) -> OutboxSubscriber:
+        """Subscribe a handler, into which FastAPI injects, to one queue or to several.
+
+        Args:
+            queues: A queue's name, or several.
+            dependencies: FastAPI's dependencies of every handler of this subscriber.
+            response_model: The type to which FastAPI turns what the handler returns, before it is published.
+
+        All others are those of `OutboxBroker.subscriber`, and of a FastAPI path operation.
+
+        """
+        subscriber = super().subscriber(
+            cast("str", queues),
+            max_workers=max_workers,
+            fetch_batch_size=fetch_batch_size,
+            min_fetch_interval=min_fetch_interval,
+            max_fetch_interval=max_fetch_interval,
+            lease_ttl_seconds=lease_ttl_seconds,
+            max_deliveries=max_deliveries,
+            retry_strategy=retry_strategy,
+            ack_policy=ack_policy,
+            terminal_batch_size=terminal_batch_size,
+            terminal_flush_interval_ms=terminal_flush_interval_ms,
+            retry_batch_size=retry_batch_size,
+            retry_flush_interval_ms=retry_flush_interval_ms,
+            propagate_inbound_headers=propagate_inbound_headers,
+            middlewares=middlewares,
+            dependencies=dependencies,
+            parser=parser,
+            decoder=decoder,
+            codec=codec,
+            filter=filter,
+            no_reply=no_reply,
+            persistent=persistent,
+            title=title,
+            description=description,
+            include_in_schema=include_in_schema,
+            response_model=response_model,
+            response_model_include=response_model_include,
+            response_model_exclude=response_model_exclude,
+            response_model_by_alias=response_model_by_alias,
+            response_model_exclude_unset=response_model_exclude_unset,
+            response_model_exclude_defaults=response_model_exclude_defaults,
+            response_model_exclude_none=response_model_exclude_none,
+        )
+        return cast("OutboxSubscriber", subscriber)
+
+    def publisher(  # type: ignore[override] # FastStream's base takes nothing
+        self,
+        queue: str,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        reply_to: str = "",
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any | None = None,
+        include_in_schema: bool = True,
+    ) -> OutboxPublisher:
+        """Declare a publisher of one queue, as `OutboxBroker.publisher` does."""
+        return self.broker.publisher(
+            queue,
+            headers=headers,
+            reply_to=reply_to,
+            persistent=persistent,
+            title=title,
+            description=description,
+            schema=schema,
+            include_in_schema=include_in_schema,
+        )
+
+    def include_router(
+        self,
+        router: Any,
+        *,
+        prefix: str = "",
+        tags: list[str | Enum] | None = None,
+        dependencies: Sequence[params.Depends] | None = None,
+        default_response_class: type[Response] = Default(JSONResponse),
+        responses: dict[int | str, dict[str, Any]] | None = None,
+        callbacks: list[BaseRoute] | None = None,
+        deprecated: bool | None = None,
+        include_in_schema: bool = True,
+        generate_unique_id_function: Callable[[APIRoute], str] = Default(generate_unique_id),
+    ) -> None:
+        """Take over the subscribers of a `faststream_outbox.OutboxRouter`, or the paths of a FastAPI `APIRouter`.
+
+        The prefix is one of queues for the one, of paths for the other.
+        """
+        if isinstance(router, OutboxRegistrator):
+            for subscriber in cast("list[OutboxSubscriber]", router.subscribers):
+                own = _dependencies_of(subscriber)
+                wrap = self._subscriber_compatibility_wrapper((*self.dependencies, *(dependencies or ()), *own))
+                subscriber._call_decorators = (wrap, *subscriber._call_decorators)  # noqa: SLF001 - as FastStream does
+            self.broker.include_router(router, prefix=prefix, include_in_schema=None if include_in_schema else False)
+        elif isinstance(router, APIRouter) and not isinstance(router, StreamRouter):
+            APIRouter.include_router(
+                self,
+                router,
+                prefix=prefix,
+                tags=tags,
+                dependencies=dependencies,
+                default_response_class=default_response_class,
+                responses=responses,
+                callbacks=callbacks,
+                deprecated=deprecated,
+                include_in_schema=include_in_schema,
+                generate_unique_id_function=generate_unique_id_function,
+            )
+        else:
+            raise TypeError(
+                f"A FastAPI OutboxRouter includes routers of faststream_outbox and plain routers of FastAPI, not "
+                f"{type(router).__name__}. Include that into the application: app.include_router(router)."
+            )
+
+
+def _dependencies_of(subscriber: OutboxSubscriber) -> list[params.Depends]:
+    """Find what a plain router and its subscriber depend on, which FastStream would leave out under FastAPI."""
+    found = [*subscriber._outer_config.broker_dependencies, *subscriber._call_options.dependencies]  # noqa: SLF001 - nowhere else to find
+    for dependency in found:
+        if not isinstance(dependency, params.Depends):
+            raise SetupError(
+                f"The subscriber of {', '.join(subscriber.queues)} depends on {dependency}, which is FastStream's. "
+                "Under FastAPI use fastapi.Depends."
+            )
+    return cast("list[params.Depends]", found)
