@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import OutboxClient
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
@@ -16,8 +17,8 @@ async def test_an_older_consumer_on_the_same_table(postgres: PostgresBackend) ->
     ends = asyncio.Event()
 
     @broker.subscriber("q", max_workers=4, fetch_batch_size=10)
-    async def handle(body: bytes) -> None:
-        handled[body] += 1
+    async def handle(message: OutboxMessage) -> None:
+        handled[message.body] += 1
 
     async def older() -> int:
         client, taken = OutboxClient(postgres.engine, postgres.outbox_table), 0
