@@ -26,9 +26,7 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-async def test_page(
-    page: Path, outbox_postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_page(page: Path, outbox_postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
     for number, block in enumerate(blocks(page), start=1):
         source = block.replace(URL, outbox_postgres.url("asyncpg"))

@@ -53,6 +53,7 @@ async def test_a_killed_listen_is_said_and_mended(postgres: PostgresBackend, out
             await postgres.run("SELECT pg_terminate_backend(:pid)", pid=pid)
             await tell(postgres)  # whenever this comes, before or after it listens again
             lost = await reports.until("listen_lost", count=round_)
+            assert isinstance(lost["error"], ConnectionError), "it was known at once, not only by a test"
             assert "polling" in lost["message"]
             assert "pooler" in lost["message"]
             await reports.until("listen_restored", count=round_)
