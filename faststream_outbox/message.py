@@ -1,5 +1,6 @@
 """A message as a handler sees it, and the verdict that is given on it."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -37,6 +38,8 @@ class OutboxDelivery(OutboxRow):
     """
 
     verdict: Verdict | None = None
+    # Called with the delivery when a verdict is given, where nobody waits for a handler to end.
+    settle: Callable[["OutboxDelivery"], Awaitable[None]] | None = None
     # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
     outputs: list[NewRow] = field(default_factory=list)
 
@@ -45,10 +48,12 @@ class OutboxDelivery(OutboxRow):
         """Begin the delivery of a row."""
         return cls(*(getattr(row, name) for name in _ROW_FIELDS))
 
-    def decide(self, verdict: Verdict) -> None:
+    async def decide(self, verdict: Verdict) -> None:
         """Give a verdict; the first one stands."""
         if self.verdict is None:
             self.verdict = verdict
+            if self.settle is not None:
+                await self.settle(self)
 
 
 _ROW_FIELDS = tuple(each.name for each in fields(OutboxRow))
@@ -74,7 +79,7 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
     async def ack(self) -> None:
         """Say that the message was handled: its row will be deleted."""
-        self.raw_message.decide(Acked())
+        await self.raw_message.decide(Acked())
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
@@ -85,12 +90,12 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
         """
         if delay is not None:
             check_number("delay", delay)
-        self.raw_message.decide(Nacked(delay))
+        await self.raw_message.decide(Nacked(delay))
         await super().nack()
 
     async def reject(self) -> None:
         """Say that the message failed for good: it goes to the dead-letter table, where there is one."""
-        self.raw_message.decide(Rejected())
+        await self.raw_message.decide(Rejected())
         await super().reject()
 
     def __repr__(self) -> str:

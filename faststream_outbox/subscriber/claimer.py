@@ -1,10 +1,8 @@
 """Asks storage for rows, and waits when there are none."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
@@ -12,11 +10,10 @@ from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.subscriber.pause import Pause
 
 # Suspects run alone, so nothing else runs meanwhile: they get at most half of the time, in slices of this length.
 _SUSPECT_SLICE: Final = 0.5
-# A row that somebody is claiming just now looks free. A short wait, lest two claimers chase each other.
-_SHORTEST_WAIT: Final = 0.005
 
 
 class Claimer(Loop):
@@ -45,39 +42,22 @@ class Claimer(Loop):
         self._batch_size = batch_size
         self._capacity = capacity
         self._lease_seconds = lease_seconds
-        self._min_interval = min_interval
         self._max_interval = max_interval
-        self._interval = min_interval
-        self._wakeup = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
         self._suspects_at = 0.0
         self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
 
     def wake(self) -> None:
         """Say that rows may have come."""
-        self._wakeup.set()
+        self._pause.wake()
 
     def expect(self, seconds: float) -> None:
-        """Say that a row will be due then, which the database did not know when it was asked what is next.
-
-        The earliest will do: whoever wakes then asks the database for the rest.
-        """
-        loop = asyncio.get_running_loop()
-        at = loop.time() + seconds
-        if self._alarm is not None:
-            if self._alarm.when() <= at:
-                return
-            self._alarm.cancel()
-        self._alarm = loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self.wake()
+        """Say that a row will be due then: it was written after the database was asked what is next."""
+        self._pause.expect(seconds)
 
     async def stop(self) -> None:
         """Stop at once; what a claim under way brings is still taken."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._pause.close()
         await super().stop()
 
     async def step(self) -> None:
@@ -86,29 +66,16 @@ class Claimer(Loop):
         await self._ledger.wait_until_at_most(self._capacity // 2)
         if time.monotonic() >= self._suspects_at:
             await self._run_suspects()
-        self._wakeup.clear()
+        self._pause.forget_calls()
         room = min(self._batch_size, self._capacity - len(self._ledger))
         claim = await self._to_its_end(
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
         self.claimed_at = time.monotonic()
         if claim.rows:
-            self._interval = self._min_interval
+            self._pause.shorten()
         if not claim.more:
-            await self._idle()
-
-    async def _idle(self) -> None:
-        due = await self._link.run(lambda lane: lane.next_due(self._cursor))
-        # Longer each time, and never in step with others.
-        wait = self._interval * (0.75 + random.random() / 4)  # noqa: S311 - to spread, not to hide
-        self._interval = min(self._interval * 2, self._max_interval)
-        if due is not None:
-            wait = min(wait, max(due, _SHORTEST_WAIT))
-        with suppress(TimeoutError):
-            # Not wait_for, which forgets that it was cancelled when what it waits for happens at that moment.
-            async with asyncio.timeout(wait):
-                await self._wakeup.wait()
-            self._interval = self._min_interval
+            await self._pause.wait(await self._link.run(lambda lane: lane.next_due(self._cursor)))
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
+from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Retry
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.ledger import Held
 
@@ -33,8 +33,9 @@ class Journal:
         """Tell that an outcome was written."""
         tags = {**_row_tags(held), **_duration(held)}
         match outcome:
-            case Ack():
+            case Ack(outputs=outputs):
                 self.monitor.record("acked", **tags)
+                self._published(outputs)
             case Retry(attempts_count=attempts, error=error):
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
@@ -47,6 +48,11 @@ class Journal:
             case Dead(reason=reason, error=error):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
                 self._buried(held, outcome)
+
+    def _published(self, outputs: Sequence[NewRow]) -> None:
+        for queue, count in Counter(row.queue for row in outputs).items():
+            size = sum(len(row.payload) for row in outputs if row.queue == queue)
+            self.monitor.record("published", queue=queue, status="success", count=count, size_bytes=size)
 
     def _buried(self, held: Held, outcome: Dead) -> None:
         reason = outcome.reason
@@ -77,6 +83,11 @@ class Journal:
             self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
         message = f"The outcome of row {held.row.id} was not written; it is delivered again when its lease has run out."
         self._log("settle_failed", message, logging.ERROR, held)
+
+    def given_back(self, held: Held) -> None:
+        """Tell that a row was given back by whoever had it, without a word."""
+        if held.dispatched:
+            self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
 
     def _log(self, event: str, message: str, level: int, held: Held, **fields: Any) -> None:
         self.monitor.report(event, message, level=level, row_id=held.row.id, queue=held.row.queue, **fields)

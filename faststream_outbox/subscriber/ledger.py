@@ -100,6 +100,10 @@ class Ledger:
         """Look a row up by its lease."""
         return self._held.get(lease)
 
+    def all(self) -> list[Held]:
+        """Tell all rows in hand."""
+        return list(self._held.values())
+
     def take_aside(self) -> list[Held]:
         """Remove and return the rows that were not admitted."""
         aside, self._aside = self._aside, []
@@ -113,5 +117,11 @@ class Ledger:
     async def wait_until_at_most(self, count: int) -> None:
         """Wait until no more than this many rows are in hand."""
         while len(self._held) > count:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def wait_until_gone(self, lease: Lease) -> None:
+        """Wait until a row is no longer in hand."""
+        while lease in self._held:
             self._changed.clear()
             await self._changed.wait()

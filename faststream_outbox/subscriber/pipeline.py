@@ -3,27 +3,21 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from faststream_outbox.storage import Store
+from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.claimer import Claimer
 from faststream_outbox.subscriber.dispatcher import Dispatcher, Handle, Worker
-from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.ending import Ending, give_back, in_time
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.settler import Settler
-
-# Wakes whoever listens to these queues.
-Announce = Callable[[Iterable[str]], None]
-
-# How long the last words may take (releasing, settling) when the time for draining is over.
-_LAST_WORDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +65,8 @@ class Pipeline:
         self._queues = tuple(queues)
         self._journal = journal
         self._options = options
-        self._announce_to_others = announce
         self._started = False
-        self._ending: asyncio.Task[None] | None = None
+        self._ending = Ending()
         self._ledger = Ledger()
         self._claim_link, self._settle_link = Link(store), Link(store)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
@@ -89,6 +82,7 @@ class Pipeline:
             min_interval=options.min_interval,
             max_interval=options.max_interval,
         )
+        announcer = Announcer(self._queues, self._claimer.wake, announce, self._monitor)
         self._settler = Settler(
             self._settle_link,
             self._ledger,
@@ -96,7 +90,7 @@ class Pipeline:
             terminal=Outbasket(batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval),
             retry=Outbasket(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
             expect=self._claimer.expect,
-            announce=self._announce,
+            announce=announcer.announce,
         )
         self._dispatcher = Dispatcher(
             [
@@ -107,7 +101,7 @@ class Pipeline:
 
     def start(self) -> None:
         """Begin to claim; once, because what a pipeline holds does not outlive its stop."""
-        if self._ending is not None:
+        if self._ending.begun:
             raise RuntimeError("This pipeline was stopped, and does not start again: make a new one.")
         if self._started:
             raise RuntimeError("This pipeline has been started already.")
@@ -120,19 +114,6 @@ class Pipeline:
     def wake(self) -> None:
         """Say that rows may have come."""
         self._claimer.wake()
-
-    def _announce(self, queues: Iterable[str]) -> None:
-        """Tell that handlers' outputs were written: ourselves, and whoever else listens."""
-        queues = frozenset(queues)
-        if queues & set(self._queues):
-            self.wake()
-        if self._announce_to_others is None:
-            return
-        try:
-            self._announce_to_others(queues)
-        except Exception as error:  # noqa: BLE001 - the rows are written, and polling finds them
-            message = f"New rows could not be announced: {describe(error)}"
-            self._monitor.report("announce_failed", message, error=error)
 
     @property
     def alive(self) -> bool:
@@ -148,9 +129,7 @@ class Pipeline:
 
         Whoever asks while it is stopping waits for the same end.
         """
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end(drain_seconds))
-        await asyncio.shield(self._ending)
+        await self._ending.run(lambda: self._end(drain_seconds))
 
     async def _end(self, drain_seconds: float | None) -> None:
         self._settler.hurry()
@@ -158,18 +137,18 @@ class Pipeline:
             async with asyncio.timeout(drain_seconds):
                 await self._claimer.stop()
                 # A suspect that waits for its turn alone will not get it here.
-                await self._release(self._ledger.take_aside())
+                await self._give_back(self._ledger.take_aside())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
             await self._cut_short(drain_seconds)
-        await _in_time(self._dispatcher.stop())
-        await _in_time(self._settler.flush())
-        await _in_time(self._settler.stop())
-        await _in_time(self._keeper.stop())
+        await in_time(self._dispatcher.stop())
+        await in_time(self._settler.flush())
+        await in_time(self._settler.stop())
+        await in_time(self._keeper.stop())
         for held in self._ledger.strike(self._ledger.leases()):
             self._journal.abandoned(held)
         for link in (self._claim_link, self._settle_link):
-            await _in_time(link.close())
+            await in_time(link.close())
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
@@ -184,23 +163,9 @@ class Pipeline:
             graceful_timeout=drain_seconds,
         )
         stops = (self._dispatcher.stop(), self._claimer.stop())
-        await asyncio.gather(self._release(unstarted), *map(_in_time, stops))
+        await asyncio.gather(self._give_back(unstarted), *map(in_time, stops))
         # A claim that was under way may have brought rows meanwhile.
-        await self._release(self._ledger.take_unstarted())
+        await self._give_back(self._ledger.take_unstarted())
 
-    async def _release(self, held: Sequence[Held]) -> None:
-        if not held:
-            return
-        try:
-            async with asyncio.timeout(_LAST_WORDS):
-                await self._claim_link.run(lambda lane: lane.release([one.row for one in held]))
-        except Exception as error:  # noqa: BLE001 - their leases run out by themselves
-            message = f"{len(held)} rows could not be given back: {describe(error)}"
-            self._monitor.report("release_failed", message, error=error)
-
-
-async def _in_time(ending: Awaitable[None]) -> None:
-    """Wait for an end, not for ever: neither a silent server nor a handler that will not stop may keep us."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS):
-            await ending
+    async def _give_back(self, unstarted: Sequence[Held]) -> None:
+        await give_back(unstarted, self._claim_link, self._monitor)

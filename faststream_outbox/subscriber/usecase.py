@@ -1,11 +1,12 @@
 """A subscriber as FastStream knows it: wires the parts of this room, and has no loop of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, cast
 
 from faststream.exceptions import StopConsume
 from faststream.message import StreamMessage
+from faststream.middlewares import AckPolicy
 
 from faststream_outbox._faststream import (
     BrokerMiddleware,
@@ -102,19 +103,31 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
-        config, judge = self._outer_config, self.judge
+        judge = self.judge
 
         async def handle(row: OutboxRow) -> Outcome:
             delivery, error = await self.deliver(row)
             return judge.outcome(delivery, error)
 
-        announce = config.wakeup.announce if config.wakeup is not None else _nobody
         self._pipeline = Pipeline(
-            config.store, self.queues, handle, options=self.config.options, monitor=self.monitor, announce=announce
+            self._outer_config.store,
+            self.queues,
+            handle,
+            options=self.config.options,
+            monitor=self.monitor,
+            announce=self._announce,
         )
-        if config.wakeup is not None:
-            self._unsubscribe = config.wakeup.subscribe(self.queues, self._pipeline.wake)
+        self._subscribe(self._pipeline.wake)
         self._pipeline.start()
+
+    def _subscribe(self, wake: Callable[[], None]) -> None:
+        if self._outer_config.wakeup is not None:
+            self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
+
+    def _announce(self, queues: Iterable[str]) -> None:
+        """Tell of rows that were inserted with a settling."""
+        if self._outer_config.wakeup is not None:
+            self._outer_config.wakeup.announce(queues)
 
     async def stop(self) -> None:
         """Claim no more, let what is in hand run and be settled, within `graceful_timeout`."""
@@ -175,25 +188,30 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         """Take messages one after the other.
 
         The body of the loop is the handler: a message on which it gave no verdict is acked when the next one is asked
-        for, and given back when the loop is left by an exception.
+        for (under `AckPolicy.MANUAL`: retried), and given back when the loop is left.
         """
         pulling = self._pull()
-        while True:
-            delivery = await pulling.take(None)
-            if delivery is None:
-                return
+        while (delivery := await pulling.take(None)) is not None:
             message = await self._parse(delivery)
-            yield message
-            await message.ack()
+            try:
+                yield message
+                await (message.nack() if self.ack_policy is AckPolicy.MANUAL else message.ack())
+            finally:
+                await pulling.give_back(delivery)
 
     def _pull(self) -> Pulling:
         if self.calls:
             raise AssertionError("You can't take messages one by one from a subscriber that has handlers.")
         if self._pulling is None:
-            config, lease_seconds = self._outer_config, self.config.options.lease_seconds
-            self._pulling = Pulling(config.store, self.queues, self.judge, self.monitor, lease_seconds=lease_seconds)
-            if config.wakeup is not None:
-                self._unsubscribe = config.wakeup.subscribe(self.queues, self._pulling.wake)
+            self._pulling = Pulling(
+                self._outer_config.store,
+                self.queues,
+                options=self.config.options,
+                judge=self.judge,
+                monitor=self.monitor,
+                announce=self._announce,
+            )
+            self._subscribe(self._pulling.wake)
         return self._pulling
 
     async def _parse(self, delivery: OutboxDelivery) -> OutboxMessage:
@@ -215,8 +233,4 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
 
 def _nothing() -> None:
-    pass
-
-
-def _nobody(queues: Any) -> None:
     pass

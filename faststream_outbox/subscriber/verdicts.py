@@ -3,7 +3,7 @@
 import logging
 import traceback
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from faststream.middlewares import AckPolicy
 
@@ -12,6 +12,9 @@ from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryStrategyProto
 from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
 from faststream_outbox.subscriber.events import Monitor
+
+# Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
+_LONGEST_SUMMARY: Final = 1024
 
 
 class Judge:
@@ -90,8 +93,11 @@ class Judge:
 
 
 def render_traceback(error: BaseException) -> str:
-    """Render what a handler raised, with where it did; a text that cannot be made becomes one that says so."""
-    return "".join(traceback.format_exception(error))
+    """Render what a handler raised, and where it did; what it is stands first, where no cut will take it away."""
+    what = "".join(traceback.format_exception_only(error))
+    if len(what) > _LONGEST_SUMMARY:
+        what = f"{what[:_LONGEST_SUMMARY]}…\n"
+    return f"{what}\n{''.join(traceback.format_exception(error))}"
 
 
 def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:

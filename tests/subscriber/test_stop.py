@@ -1,52 +1,20 @@
 """How a subscriber stops: at once for new rows, in its time for those in hand, whoever asks and however often."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
-from faststream_outbox.storage import Ack, Claim, ClaimCursor, OutboxRow, Outcome, StoreConnection
-from faststream_outbox.storage.memory import MemoryConnection, MemoryStore
-from faststream_outbox.subscriber import pipeline as pipeline_module
+from faststream_outbox.storage import Ack, MemoryStore, OutboxRow, Outcome
+from faststream_outbox.subscriber import ending
 from faststream_outbox.subscriber.pipeline import Pipeline
 from tests.backends import Backend, MemoryBackend
 from tests.subscriber.pipelines import Reports, fill, running
+from tests.subscriber.slow_store import SlowBackend
 
 
 async def ack(_row: OutboxRow) -> Outcome:
     return Ack()
-
-
-class SlowStore(MemoryStore):
-    """Its claims have leased their rows, and do not come back before they are let."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.claiming, self.let = asyncio.Event(), asyncio.Event()
-        self.fails = False
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
-        yield SlowConnection(self)
-
-
-class SlowConnection(MemoryConnection):
-    _store: SlowStore
-
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
-        self._store.claiming.set()
-        await self._store.let.wait()
-        if self._store.fails:
-            raise ConnectionError("gone")
-        return claim
-
-
-class SlowBackend(MemoryBackend):
-    def __init__(self) -> None:
-        super().__init__()
-        self.store = self.memory = self.slow = SlowStore()
 
 
 async def test_stopping_twice_at_the_same_time_and_again_is_stopping_once(backend: Backend) -> None:
@@ -167,7 +135,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_subscr
 
 
 async def test_a_handler_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(ending, "_LAST_WORDS", 0.1)
     backend, reports = MemoryBackend(), Reports()
     await fill(backend, 1)
     started, end = asyncio.Event(), asyncio.Event()

@@ -1,0 +1,186 @@
+"""Claims one row when somebody asks for one, and settles what the caller decides."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from faststream_outbox.storage import Claim, ClaimCursor, Dead, Lease, Outcome, Settlement, Store, StoreConnection
+from faststream_outbox.subscriber.announcer import Announce, Announcer
+from faststream_outbox.subscriber.backoff import Backoff
+from faststream_outbox.subscriber.ending import Ending, give_back, in_time
+from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.journal import Journal
+from faststream_outbox.subscriber.leases import LeaseKeeper
+from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.link import Link
+from faststream_outbox.subscriber.outbasket import Outbasket
+from faststream_outbox.subscriber.pause import Pause
+from faststream_outbox.subscriber.settler import Settler
+
+
+class Puller:
+    """Nothing is claimed that nobody asked for; a row that was handed out is renewed until it is settled.
+
+    Example:
+        held = await puller.pull(timeout=5.0)
+        if held is not None:
+            await puller.settle(held.lease, Ack())
+
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        *,
+        lease_seconds: float = 60.0,
+        min_interval: float = 0.5,
+        max_interval: float = 10.0,
+        max_deliveries: int | None = None,
+        monitor: Monitor | None = None,
+        announce: Announce | None = None,
+    ) -> None:
+        self._monitor = monitor or Monitor()
+        self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        self._cursor = ClaimCursor(queues)
+        self._lease_seconds = lease_seconds
+        self._max_deliveries = max_deliveries
+        self._suspects_every = min(max_interval, lease_seconds / 10)
+        self._suspects_at = time.monotonic() + self._suspects_every
+        self._ledger = Ledger()
+        self._claim_link, self._settle_link = Link(store), Link(store)
+        self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
+        announcer = Announcer(self._cursor.queues, self._pause.wake, announce, self._monitor)
+        self._settler = Settler(
+            self._settle_link,
+            self._ledger,
+            self._journal,
+            # The caller waits for each outcome to be written, so none waits for company.
+            terminal=Outbasket(batch_size=1, flush_interval=0.0),
+            retry=Outbasket(batch_size=1, flush_interval=0.0),
+            expect=self._pause.expect,
+            announce=announcer.announce,
+        )
+        self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=lease_seconds)
+        self._turn = asyncio.Lock()
+        self._backoff = Backoff()
+        self._started = False
+        self._ending = Ending()
+        self._late: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """Say that rows may have come."""
+        self._pause.wake()
+
+    async def pull(self, timeout: float | None = None) -> Held | None:  # noqa: ASYNC109 - as FastStream's get_one has it
+        """Wait for a row; None when none came in time, or when the puller is stopped."""
+        try:
+            async with asyncio.timeout(timeout), self._turn:
+                return await self._next()
+        except TimeoutError:
+            return None
+
+    async def settle(self, lease: Lease, outcome: Outcome) -> None:
+        """Write what became of a row, and return when it is written; the first outcome stands."""
+        held = self._ledger.find(lease)
+        if held is not None and held.ended_at is None:
+            held.end()
+            self._settler.put(Settlement(lease, outcome))
+        await self._ledger.wait_until_gone(lease)
+
+    async def stop(self) -> None:
+        """Claim no more, and give back the rows of which nobody has said anything."""
+        await self._ending.run(self._end)
+
+    async def _end(self) -> None:
+        self._pause.wake()
+        await in_time(self._turn.acquire())  # whoever waits for a row comes back without one
+        for late in list(self._late):
+            await in_time(late)
+        undecided = [held for held in self._ledger.all() if held.ended_at is None]
+        self._ledger.strike(held.lease for held in undecided)
+        for held in undecided:
+            self._journal.given_back(held)
+        await give_back(undecided, self._claim_link, self._monitor)
+        if self._started:
+            await in_time(self._settler.flush())
+        for part in (self._settler, self._keeper):
+            await in_time(part.stop())
+        for held in self._ledger.strike(self._ledger.leases()):
+            self._journal.abandoned(held)
+        self._pause.close()
+        for link in (self._claim_link, self._settle_link):
+            await in_time(link.close())
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._settler.start()
+            self._keeper.start()
+
+    async def _next(self) -> Held | None:
+        while not self._ending.begun:
+            self._start()
+            self._pause.forget_calls()
+            try:
+                held = await self._claim_one()
+                if held is None:
+                    await self._pause.wait(await self._claim_link.run(lambda lane: lane.next_due(self._cursor)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for a row, not for the news
+                message = f"A row could not be claimed, which is tried again: {describe(error)}"
+                self._monitor.report("claim_failed", message, level=logging.ERROR, error=error)
+                await self._backoff.wait()
+                continue
+            self._backoff.reset()
+            if held is None or self._ending.begun:  # what came too late is still in the ledger, to be given back
+                continue
+            if self._max_deliveries is None or held.row.deliveries_count <= self._max_deliveries:
+                held.begin()
+                self._journal.dispatched(held)
+                return held
+            held.end()
+            self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
+        return None
+
+    async def _claim_one(self) -> Held | None:
+        if time.monotonic() >= self._suspects_at and (held := await self._claim_suspect()) is not None:
+            return held
+        claim = await self._claim(lambda lane: lane.claim(self._cursor, limit=1, lease_seconds=self._lease_seconds))
+        self._journal.claimed(self._cursor.queues, claim.rows)
+        return await self._take(claim) if claim.rows else await self._claim_suspect()
+
+    async def _claim_suspect(self) -> Held | None:
+        if len(self._ledger):
+            return None  # it may end the process, and what else is in hand with it
+        self._suspects_at = time.monotonic() + self._suspects_every
+        claim = await self._claim(lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds))
+        if not claim.rows:
+            return None
+        self._journal.claimed(self._cursor.queues, claim.rows)
+        return await self._take(claim)
+
+    async def _take(self, claim: Claim) -> Held:
+        self._pause.shorten()
+        self._ledger.add(claim.rows, claim.expires_at)
+        self._ledger.admit_all()
+        return await self._ledger.take()
+
+    async def _claim(self, operation: Callable[[StoreConnection], Awaitable[Claim]]) -> Claim:
+        """Claim; if whoever asked has gone meanwhile, what comes is given back."""
+        claiming = asyncio.ensure_future(self._claim_link.run(operation))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            late = asyncio.create_task(self._give_back_late(claiming))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+            raise
+
+    async def _give_back_late(self, claiming: Awaitable[Claim]) -> None:
+        try:
+            claim = await claiming
+        except Exception:  # noqa: BLE001 - nobody waits for it any more, and it brought nothing
+            return
+        held = [Held(row, row.lease, claim.expires_at) for row in claim.rows]
+        await give_back(held, self._claim_link, self._monitor)

@@ -1,0 +1,40 @@
+"""A store whose claims take as long as a test wants them to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
+from faststream_outbox.storage.memory import MemoryConnection, MemoryStore
+from tests.backends import MemoryBackend
+
+
+class SlowStore(MemoryStore):
+    """Its claims have leased their rows, and do not come back before they are let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claiming, self.let = asyncio.Event(), asyncio.Event()
+        self.fails = False
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[StoreConnection]:
+        yield SlowConnection(self)
+
+
+class SlowConnection(MemoryConnection):
+    _store: SlowStore
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
+        self._store.claiming.set()
+        await self._store.let.wait()
+        if self._store.fails:
+            raise ConnectionError("gone")
+        return claim
+
+
+class SlowBackend(MemoryBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = self.memory = self.slow = SlowStore()
