@@ -46,6 +46,7 @@ class Claimer(Loop):
         self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
         self._suspects_at = 0.0
         self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
+        self.has_room = True  # else it waits for handlers, which may take their time
 
     def wake(self) -> None:
         """Say that rows may have come."""
@@ -63,7 +64,7 @@ class Claimer(Loop):
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""
         # Half of the room at least, so that a claim is a batch and not a row.
-        await self._ledger.wait_until_at_most(self._capacity // 2)
+        await self._wait_for_handlers(self._capacity // 2)
         if time.monotonic() >= self._suspects_at:
             await self._run_suspects()
         self._pause.forget_calls()
@@ -87,11 +88,17 @@ class Claimer(Loop):
             )
             if not claim.rows:
                 break
-            await self._ledger.wait_until_at_most(len(claim.rows))
+            await self._wait_for_handlers(len(claim.rows))
             self._ledger.admit_all()
-            await self._ledger.wait_until_at_most(0)
+            await self._wait_for_handlers(0)
         took = time.monotonic() - began
         self._suspects_at = time.monotonic() + max(took, min(self._max_interval, self._lease_seconds / 10))
+
+    async def _wait_for_handlers(self, rows_left: int) -> None:
+        if len(self._ledger) > rows_left:
+            self.has_room = False
+            await self._ledger.wait_until_at_most(rows_left)
+            self.has_room, self.claimed_at = True, time.monotonic()  # nothing could be claimed before
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[Claim]], take: Callable[[Claim], None]

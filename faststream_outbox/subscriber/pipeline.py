@@ -117,12 +117,11 @@ class Pipeline:
 
     @property
     def alive(self) -> bool:
-        """Whether every part is running, and rows were claimed, or found missing, lately."""
+        """Whether every part is running, and rows were claimed, or found missing, lately, unless hands are full."""
         parts = (self._settler, self._keeper, self._dispatcher, self._claimer)
-        lately = (
-            time.monotonic() - self._claimer.claimed_at < 2 * self._options.max_interval + self._options.lease_seconds
-        )
-        return all(part.alive for part in parts) and lately
+        lately = 2 * self._options.max_interval + self._options.lease_seconds
+        on_time = not self._claimer.has_room or time.monotonic() - self._claimer.claimed_at < lately
+        return all(part.alive for part in parts) and on_time
 
     async def stop(self, drain_seconds: float | None) -> None:
         """Claim no more, let what is in hand run and be settled, give back what was not started in time.
