@@ -15,7 +15,7 @@ from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec, Tag, TagDict
-from sqlalchemy import Connection, Table
+from sqlalchemy import URL, Connection, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, scoped_session
 
@@ -347,5 +347,5 @@ def _public_url(engine: AsyncEngine | None) -> str:
     """Tell where the outbox is, in a document that anybody may read: without a user and a password."""
     if engine is None:
         return "postgresql://"
-    url = engine.url.set(username=None, password=None, query={})
-    return url.set(drivername="postgresql").render_as_string()
+    url = engine.url
+    return URL.create("postgresql", host=url.host, port=url.port, database=url.database).render_as_string()

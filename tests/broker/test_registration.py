@@ -1,0 +1,123 @@
+"""What cannot work is refused where it is written, with a sentence that helps."""
+
+from typing import Any
+
+import pytest
+from faststream import AckPolicy
+from faststream.exceptions import SetupError
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker, OutboxRouter, make_dlq_table, make_outbox_table
+
+TABLE = make_outbox_table(MetaData())
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"queues": ""}, ValueError, "queue is empty"),
+    ({"queues": []}, ValueError, "needs a queue"),
+    ({"queues": ["a", "a"]}, ValueError, "twice"),
+    ({"queues": ["a", "b" * 256]}, ValueError, "256 characters"),
+    ({"max_workers": 0}, ValueError, "max_workers is 1 or more"),
+    ({"max_workers": True}, TypeError, "max_workers is a whole number"),
+    ({"max_workers": 1.5}, TypeError, "max_workers is a whole number"),
+    ({"fetch_batch_size": 0}, ValueError, "fetch_batch_size"),
+    ({"min_fetch_interval": 0}, ValueError, "min_fetch_interval is more than 0"),
+    ({"max_fetch_interval": float("inf")}, ValueError, "max_fetch_interval is a finite number"),
+    ({"min_fetch_interval": 5, "max_fetch_interval": 1}, ValueError, "more than max_fetch_interval"),
+    ({"lease_ttl_seconds": 0}, ValueError, "lease_ttl_seconds is more than 0"),
+    ({"lease_ttl_seconds": float("nan")}, ValueError, "lease_ttl_seconds is a finite number"),
+    ({"lease_ttl_seconds": -1}, ValueError, "lease_ttl_seconds"),
+    ({"max_deliveries": 0}, ValueError, "max_deliveries"),
+    ({"max_deliveries": True}, TypeError, "max_deliveries"),
+    ({"terminal_batch_size": 0}, ValueError, "terminal_batch_size"),
+    ({"terminal_flush_interval_ms": -1}, ValueError, "terminal_flush_interval_ms"),
+    ({"retry_batch_size": 0}, ValueError, "retry_batch_size"),
+    ({"retry_flush_interval_ms": float("inf")}, ValueError, "retry_flush_interval_ms"),
+    ({"retry_flush_interval_ms": 40_000}, ValueError, "well below lease_ttl_seconds"),
+    ({"retry_strategy": NoRetry}, TypeError, "not the class of one: NoRetry"),
+    ({"retry_strategy": object()}, TypeError, "get_next_attempt_at"),
+    ({"ack_policy": AckPolicy.ACK_FIRST}, SetupError, "would lose it"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "words"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    with pytest.raises(error, match=words):
+        broker.subscriber(**{"queues": "q", **wrong})
+    assert broker.subscribers == []
+
+
+SENSELESS: list[tuple[dict[str, Any], str]] = [
+    ({"ack_policy": AckPolicy.REJECT_ON_ERROR, "retry_strategy": ConstantRetry(delay_seconds=1)}, "hardly ever asked"),
+    ({"ack_policy": AckPolicy.ACK, "retry_strategy": ConstantRetry(delay_seconds=1)}, "hardly ever asked"),
+    ({"max_deliveries": 1, "retry_strategy": ConstantRetry(delay_seconds=1)}, "max_deliveries=1"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), SENSELESS)
+def test_senseless_combinations_warn(options: dict[str, Any], words: str) -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    with pytest.warns(RuntimeWarning, match=words) as caught:
+        broker.subscriber("q", **options)
+    assert caught[0].filename == __file__
+
+
+def test_defaults_and_sensible_combinations_do_not_warn() -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    broker.subscriber("a")
+    broker.subscriber("b", ack_policy=AckPolicy.REJECT_ON_ERROR)
+    broker.subscriber("c", retry_strategy=NoRetry(), max_deliveries=1)
+    broker.subscriber(("d", "e"), max_workers=500)
+
+
+def test_a_strategy_with_either_method_will_do() -> None:
+    class OnlyDelay:
+        def get_next_attempt_delay(self, **_attempt: Any) -> float | None:
+            return 1.0
+
+    OutboxBroker(outbox_table=TABLE).subscriber("q", retry_strategy=OnlyDelay())  # type: ignore[arg-type] # not the protocol
+
+
+def test_a_broker_needs_its_tables() -> None:
+    with pytest.raises(TypeError, match="make_outbox_table"):
+        OutboxBroker(outbox_table="outbox")  # type: ignore[arg-type] # that is the point
+    with pytest.raises(TypeError, match="make_dlq_table"):
+        OutboxBroker(outbox_table=TABLE, dlq_table="dlq")  # type: ignore[arg-type] # same
+    OutboxBroker(outbox_table=TABLE, dlq_table=make_dlq_table(MetaData()))
+
+
+def test_ack_first_is_refused_wherever_it_comes_from() -> None:
+    with pytest.raises(SetupError, match="would lose it"):
+        OutboxBroker(outbox_table=TABLE, ack_policy=AckPolicy.ACK_FIRST).subscriber("q")
+    with pytest.raises(SetupError, match="would lose it"):
+        OutboxRouter(ack_policy=AckPolicy.ACK_FIRST).subscriber("q")
+
+
+@pytest.mark.parametrize("options", [{"queue": ""}, {"queue": "q", "headers": {"a": "\x00"}}, {"queue": "q" * 300}])
+def test_wrong_publishers(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"empty|NUL|300"):
+        OutboxBroker(outbox_table=TABLE).publisher(**options)
+
+
+async def test_a_prefix_can_make_a_queue_too_long() -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    router = OutboxRouter(prefix="p" * 200)
+
+    @router.subscriber("q" * 100)
+    async def handle(_body: bytes) -> None: ...
+
+    broker.include_router(router)
+    with pytest.raises(ValueError, match="300 characters"):
+        await next(iter(broker.subscribers)).start()
+
+
+def test_only_routers_of_the_outbox_are_included() -> None:
+    with pytest.raises(TypeError, match="OutboxRouter, not object"):
+        OutboxBroker(outbox_table=TABLE).include_router(object())  # type: ignore[arg-type] # that is the point
+
+
+def test_the_document_tells_no_secrets() -> None:
+    engine = create_async_engine("postgresql+asyncpg://somebody:secret@db.internal:5433/app?ssl=require")
+    broker = OutboxBroker(engine, outbox_table=TABLE)
+    assert broker.specification.url == ["postgresql://db.internal:5433/app"]
