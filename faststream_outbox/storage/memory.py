@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count, islice
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from sqlalchemy import Connection
@@ -53,6 +53,10 @@ class DeadRow:
     failed_at: datetime
     failure_reason: FailureReason
     last_exception: str | None
+
+    def __getitem__(self, column: str) -> Any:
+        """Read a column by its name, as from a row of the table."""
+        return getattr(self if column in self.__slots__ else self.row, column)
 
 
 class MemoryStore(Store):
