@@ -12,11 +12,12 @@ COLUMNS = ["queue", "entity_key", "payload", "headers"]
 
 
 async def show() -> None:
-    """Print the last line of each failure."""
+    """Print what failed, and why."""
     async with sessions() as session:
         for row in await session.execute(select(dlq_table).order_by(dlq_table.c.id)):
             print(f"{row.queue} {row.original_id} after {row.attempts_count} attempts: {row.failure_reason}")
             print(f"  {row.payload.decode()}")
+            print(f"  {(row.last_exception or '').partition(chr(10))[0]}")
 
 
 async def send_again() -> None:

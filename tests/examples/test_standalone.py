@@ -78,6 +78,7 @@ async def test_from_the_shop_to_the_dead_letters(outbox_postgres: Database) -> N
 
     shown = await run(outbox_postgres, "examples.standalone.dead_letters")
     assert shown[0] == f"orders {dead.original_id} after 3 attempts: retry_terminal"
+    assert shown[2].strip() == "LookupError: there are no dragons"
     assert await run(outbox_postgres, "examples.standalone.dead_letters", "--again") == ["1 to be delivered again"]
     assert await run(outbox_postgres, "examples.standalone.dead_letters") == []
     assert await count(engine) == 1
