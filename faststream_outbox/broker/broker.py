@@ -29,6 +29,7 @@ from faststream_outbox._faststream import (
     IdGenerator,
     LoggerProto,
 )
+from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.logging import make_outbox_logger_state
 from faststream_outbox.broker.pool import check_pool
 from faststream_outbox.broker.registrator import OutboxRegistrator
@@ -126,6 +127,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
         )
         config.wakeup = Wakeup(client.store, BrokerMonitor(config))
         producer.connect(config)
+        self._backlog: BacklogWatch | None = None
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -168,6 +170,18 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             await self._look_at_the_table()
         self._wakeup.start(listen=bool(self.subscribers))
         await super().start()
+        self._watch_backlog()
+
+    def _watch_backlog(self) -> None:
+        """Count the rows for the metrics recorder, if it asks for that and there is an engine to count with."""
+        config = cast("OutboxBrokerConfig", self.config)
+        interval = wanted_interval(config.metrics_recorder)
+        without_engine = isinstance(self.client, OutboxClient) and self.client.engine is None
+        if interval is None or without_engine or self._backlog is not None:
+            return
+        queues = [queue for each in self._outbox_subscribers for queue in each.queues]
+        self._backlog = BacklogWatch(config.store, queues, BrokerMonitor(config), interval=interval)
+        self._backlog.start()
 
     async def _look_at_the_table(self) -> None:
         """Say at once what would otherwise be found out by the first claim; it may yet be mended while we run."""
@@ -187,6 +201,9 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
     ) -> None:
         """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups."""
         try:
+            if self._backlog is not None:
+                await self._backlog.stop()
+                self._backlog = None
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
             await self._wakeup.stop()

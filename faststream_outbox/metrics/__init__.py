@@ -2,15 +2,30 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+from faststream.exceptions import IncorrectState
+
 from faststream_outbox._faststream import LoggerState
+from faststream_outbox.storage.checks import check_number
 
 # recorder(event, tags). It is called on the event loop, so it must not block.
 MetricsRecorder = Callable[[str, Mapping[str, Any]], None]
 
 # What the broker calls itself where metrics and traces name the messaging system.
 MESSAGING_SYSTEM: Final = "outbox"
+
+# A recorder with an attribute `backlog_interval` is told, that often (in seconds), of the rows of every queue: the
+# event `backlog`. This is what the recorders here ask for: as often as Prometheus commonly asks them.
+BACKLOG_INTERVAL: Final = 15.0
+# The states in which rows are counted, by their tags in that event.
+BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "dead")
+
+
+def check_interval(seconds: float | None) -> float | None:
+    """Refuse a `backlog_interval` that is none; counting reads the whole table, so a second is the least."""
+    return None if seconds is None else check_number("backlog_interval", seconds, least=1.0)
 
 
 def ignore(event: str, tags: Mapping[str, Any]) -> None:
@@ -22,5 +37,6 @@ def emit(recorder: MetricsRecorder, event: str, tags: Mapping[str, Any], logger:
     try:
         recorder(event, tags)
     except Exception as error:
-        message = f"The metrics recorder raised at {event!r}: {error!r}"
-        logger.log(message, logging.DEBUG, extra={"event": "metrics_failed"}, exc_info=error)
+        message = f"The metrics recorder raised at {event!r}: {type(error).__name__}"
+        with suppress(IncorrectState):  # there is no logger before the broker is connected, and one may publish before
+            logger.log(message, logging.DEBUG, extra={"event": "metrics_failed"}, exc_info=error)

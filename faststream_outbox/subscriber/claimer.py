@@ -1,6 +1,7 @@
 """Asks storage for rows, and waits when there are none."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.subscriber.pace import Pace
 from faststream_outbox.subscriber.pause import Pause
 
 # Suspects run alone, so nothing else runs meanwhile: they get at most half of the time, in slices of this length.
@@ -26,10 +28,10 @@ class Claimer(Loop):
         link: Link,
         ledger: Ledger,
         journal: Journal,
+        pace: Pace,
         *,
         queues: Sequence[str],
         batch_size: int,
-        capacity: int,
         lease_seconds: float,
         min_interval: float,
         max_interval: float,
@@ -38,15 +40,15 @@ class Claimer(Loop):
         self._link = link
         self._ledger = ledger
         self._journal = journal
+        self._pace = pace
         self._cursor = ClaimCursor(queues)
         self._batch_size = batch_size
-        self._capacity = capacity
         self._lease_seconds = lease_seconds
         self._max_interval = max_interval
         self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
         self._suspects_at = 0.0
-        self.claimed_at = 0.0  # when a claim last succeeded, on the monotonic clock
-        self.has_room = True  # else it waits for handlers, which may take their time
+        self._claimed_at = -math.inf
+        self._waits_for_handlers = False
 
     def wake(self) -> None:
         """Say that rows may have come."""
@@ -61,22 +63,39 @@ class Claimer(Loop):
         self._pause.close()
         await super().stop()
 
+    @property
+    def idle_for(self) -> float:
+        """For how many seconds no claim has succeeded, although there was room for rows."""
+        return 0.0 if self._waits_for_handlers else time.monotonic() - self._claimed_at
+
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""
-        # Half of the room at least, so that a claim is a batch and not a row.
-        await self._wait_for_handlers(self._capacity // 2)
+        await self._wait_for_room()
         if time.monotonic() >= self._suspects_at:
             await self._run_suspects()
         self._pause.forget_calls()
-        room = min(self._batch_size, self._capacity - len(self._ledger))
+        room = max(1, min(self._batch_size, self._pace.capacity - len(self._ledger)))
         claim = await self._to_its_end(
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
-        self.claimed_at = time.monotonic()
+        self._claimed_at = time.monotonic()
         if claim.rows:
             self._pause.shorten()
         if not claim.more:
             await self._pause.wait(await self._link.run(lambda lane: lane.next_due(self._cursor)))
+
+    async def _wait_for_room(self) -> None:
+        # What is best changes while handlers run, and every row that is settled lets us look again.
+        while len(self._ledger) > self._pace.refill_at:
+            await self._wait_for_handlers(len(self._ledger) - 1)
+
+    async def _wait_for_handlers(self, count: int) -> None:
+        self._waits_for_handlers = True
+        try:
+            await self._ledger.wait_until_at_most(count)
+        finally:
+            self._waits_for_handlers = False
+            self._claimed_at = time.monotonic()  # nothing could be claimed before
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""
@@ -93,12 +112,6 @@ class Claimer(Loop):
             await self._wait_for_handlers(0)
         took = time.monotonic() - began
         self._suspects_at = time.monotonic() + max(took, min(self._max_interval, self._lease_seconds / 10))
-
-    async def _wait_for_handlers(self, rows_left: int) -> None:
-        if len(self._ledger) > rows_left:
-            self.has_room = False
-            await self._ledger.wait_until_at_most(rows_left)
-            self.has_room, self.claimed_at = True, time.monotonic()  # nothing could be claimed before
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[Claim]], take: Callable[[Claim], None]

@@ -8,6 +8,7 @@ from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlemen
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.loop import Loop, being_cancelled
+from faststream_outbox.subscriber.pace import Pace
 
 # Handles one row and says what became of it. It answers for its own failures; what it raises all the same is a bug.
 Handle = Callable[[OutboxRow], Awaitable[Outcome]]
@@ -27,6 +28,7 @@ class Worker(Loop):
         handle: Handle,
         settle: Callable[[Settlement], None],
         journal: Journal,
+        pace: Pace,
         *,
         max_deliveries: int | None,
     ) -> None:
@@ -35,6 +37,7 @@ class Worker(Loop):
         self._handle = handle
         self._settle = settle
         self._journal = journal
+        self._pace = pace
         self._max_deliveries = max_deliveries
 
     async def step(self) -> None:
@@ -56,6 +59,7 @@ class Worker(Loop):
             raise
         finally:
             held.end()
+            self._pace.observe(held.duration)
         self._settle(Settlement(held.lease, outcome))
 
 

@@ -114,6 +114,12 @@ class Ledger:
         waiting, self._waiting = self._waiting, deque()
         return [*self.take_aside(), *self.strike(held.lease for held in waiting)]
 
+    def take_waiting_since(self, claimed_at: float) -> list[Held]:
+        """Remove and return the rows that were claimed before then and that no worker has taken."""
+        stale = [held for held in self._waiting if held.row.claimed_at < claimed_at]
+        self._waiting = deque(held for held in self._waiting if held.row.claimed_at >= claimed_at)
+        return self.strike(held.lease for held in stale)
+
     async def wait_until_at_most(self, count: int) -> None:
         """Wait until no more than this many rows are in hand."""
         while len(self._held) > count:

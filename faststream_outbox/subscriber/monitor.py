@@ -15,7 +15,8 @@ class BrokerMonitor(Monitor):
         self._tags = {"subscriber": subscriber} if subscriber else {}
 
     def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        """Write through the broker's logger."""
+        """Write through the broker's logger; what is not about a row, and so names no queue, names the subscriber."""
+        extra = extra if "queue" in extra else {**self._tags, **extra}
         self._config.logger.log(message, level, extra=extra, exc_info=error)
 
     def write_metric(self, event: str, tags: dict[str, Any]) -> None:

@@ -17,12 +17,12 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     would wait for that too.
     """
     task = asyncio.create_task(work)
+    task.add_done_callback(_forget)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)
     finally:
         if not task.done():
             _ABANDONED.add(task)
-            task.add_done_callback(_forget)
             task.cancel()
     if not done:
         raise TimeoutError(f"Nothing came within {seconds:g} seconds.")
@@ -32,4 +32,4 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 def _forget(task: asyncio.Task[Any]) -> None:
     _ABANDONED.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not complain of it
+        task.exception()  # looked at, so that asyncio does not complain of it where nobody waits any more

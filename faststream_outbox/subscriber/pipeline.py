@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,8 @@ from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.outbasket import Outbasket
+from faststream_outbox.subscriber.pace import Pace
+from faststream_outbox.subscriber.returner import Returner
 from faststream_outbox.subscriber.settler import Settler
 
 
@@ -68,16 +69,18 @@ class Pipeline:
         self._started = False
         self._ending = Ending()
         self._ledger = Ledger()
+        pace = Pace(max_workers=options.max_workers, most=options.capacity)
         self._claim_link, self._settle_link = Link(store), Link(store)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
+        self._returner = Returner(self._claim_link, self._ledger, self._monitor, too_slow=pace.observe)
         self._claimer = Claimer(
             self._claim_link,
             self._ledger,
             journal,
+            pace,
             queues=self._queues,
             batch_size=options.claim_batch_size,
-            capacity=options.capacity,
             lease_seconds=options.lease_seconds,
             min_interval=options.min_interval,
             max_interval=options.max_interval,
@@ -94,7 +97,7 @@ class Pipeline:
         )
         self._dispatcher = Dispatcher(
             [
-                Worker(self._ledger, handle, self._settler.put, journal, max_deliveries=options.max_deliveries)
+                Worker(self._ledger, handle, self._settler.put, journal, pace, max_deliveries=options.max_deliveries)
                 for _ in range(options.max_workers)
             ]
         )
@@ -108,6 +111,7 @@ class Pipeline:
         self._started = True
         self._settler.start()
         self._keeper.start()
+        self._returner.start()
         self._dispatcher.start()
         self._claimer.start()
 
@@ -117,11 +121,10 @@ class Pipeline:
 
     @property
     def alive(self) -> bool:
-        """Whether every part is running, and rows were claimed, or found missing, lately, unless hands are full."""
-        parts = (self._settler, self._keeper, self._dispatcher, self._claimer)
-        lately = 2 * self._options.max_interval + self._options.lease_seconds
-        on_time = not self._claimer.has_room or time.monotonic() - self._claimer.claimed_at < lately
-        return all(part.alive for part in parts) and on_time
+        """Whether every part is running, and rows were claimed, or found missing, lately."""
+        parts = (self._settler, self._keeper, self._returner, self._dispatcher, self._claimer)
+        lately = self._claimer.idle_for < 2 * self._options.max_interval + self._options.lease_seconds
+        return all(part.alive for part in parts) and lately
 
     async def stop(self, drain_seconds: float | None) -> None:
         """Claim no more, let what is in hand run and be settled, give back what was not started in time.
@@ -135,6 +138,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(drain_seconds):
                 await self._claimer.stop()
+                await self._returner.stop()  # from here on there is nothing better to do than to run what is in hand
                 # A suspect that waits for its turn alone will not get it here.
                 await self._give_back(self._ledger.take_aside())
                 await self._ledger.wait_until_at_most(0)
@@ -143,7 +147,8 @@ class Pipeline:
         await in_time(self._dispatcher.stop())
         await in_time(self._settler.flush())
         await in_time(self._settler.stop())
-        await in_time(self._keeper.stop())
+        for loop in (self._claimer, self._returner, self._keeper):
+            await in_time(loop.stop())
         for held in self._ledger.strike(self._ledger.leases()):
             self._journal.abandoned(held)
         for link in (self._claim_link, self._settle_link):

@@ -1,0 +1,154 @@
+"""OpenTelemetry metrics of what happens inside a broker; its spans are the middleware's."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
+
+try:
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
+except ImportError as error:
+    raise ImportError("OpenTelemetryRecorder needs: pip install 'faststream-outbox[opentelemetry]'") from error
+
+Tags = Mapping[str, Any]
+_Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+
+class OpenTelemetryRecorder:
+    """Records a broker's events as OpenTelemetry metrics.
+
+    `messaging.process.…` and `messaging.publish.…` are those of FastStream's telemetry middlewares;
+    `messaging.outbox.…` are those that only an outbox has.
+
+    Example:
+        recorder = OpenTelemetryRecorder(meter_provider=meter_provider)
+        broker = OutboxBroker(engine, outbox_table=outbox_table, metrics_recorder=recorder)
+
+    Args:
+        meter_provider: Where the meter comes from; the global one by default.
+        meter: The meter itself.
+        include_messages_counters: True counts messages too, where otherwise they are only timed.
+        include_bus_metrics: False leaves `messaging.process.…` and `messaging.publish.…` to
+            `OutboxTelemetryMiddleware`.
+        backlog_interval: How often the rows in the table are counted, in seconds; None for never.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        meter_provider: MeterProvider | None = None,
+        meter: Meter | None = None,
+        include_messages_counters: bool = False,
+        include_bus_metrics: bool = True,
+        backlog_interval: float | None = BACKLOG_INTERVAL,
+    ) -> None:
+        self.backlog_interval = check_interval(backlog_interval)
+        meter = meter or get_meter(__name__, meter_provider=meter_provider)
+        self._with_bus = include_bus_metrics
+        self._with_counters = include_messages_counters
+        if include_bus_metrics:
+            self._process_duration = meter.create_histogram(
+                "messaging.process.duration", "s", "Measures the duration of process operation."
+            )
+            self._publish_duration = meter.create_histogram(
+                "messaging.publish.duration", "s", "Measures the duration of publish operation."
+            )
+        if include_bus_metrics and include_messages_counters:
+            self._process_messages = meter.create_counter(
+                "messaging.process.messages", "message", "Measures the number of processed messages."
+            )
+            self._publish_messages = meter.create_counter(
+                "messaging.publish.messages", "message", "Measures the number of published messages."
+            )
+        self._claims = meter.create_counter("messaging.outbox.fetch.batches", "batch", "Claims of rows")
+        self._lost = meter.create_counter("messaging.outbox.lease_lost", "event", "Rows whose lease was lost")
+        self._buried = meter.create_counter(
+            "messaging.outbox.dlq_written", "event", "Rows moved to the dead-letter table"
+        )
+        self._drains = meter.create_counter("messaging.outbox.drain_timeout", "event", "Stops that ran out of time")
+        self._watch_backlog(meter)
+
+    def _watch_backlog(self, meter: Meter) -> None:
+        # Asked for at every collection, because a gauge that is set is forgotten once it has been collected.
+        self._backlogs: dict[str, Tags] = {}
+
+        def age(name: str) -> _Observe:
+            return lambda _: [
+                Observation(tags.get(name) or 0.0, _attributes(tags)) for tags in list(self._backlogs.values())
+            ]
+
+        def rows(_: CallbackOptions) -> list[Observation]:
+            return [
+                Observation(tags.get(state) or 0, {**_attributes(tags), "messaging.outbox.state": state})
+                for tags in list(self._backlogs.values())
+                for state in BACKLOG_STATES
+            ]
+
+        meter.create_observable_gauge("messaging.outbox.backlog", [rows], "row", "Rows by their state")
+        meter.create_observable_gauge(
+            "messaging.outbox.oldest_ready_age",
+            [age("oldest_ready_age")],
+            "s",
+            "How long the oldest row that could be claimed has waited",
+        )
+        meter.create_observable_gauge(
+            "messaging.outbox.oldest_age", [age("oldest_age")], "s", "How long ago the oldest row was published"
+        )
+
+    def __call__(self, event: str, tags: Tags) -> None:
+        """Record one event; one that is not known is ignored."""
+        match event:
+            case "fetched":
+                self._claims.add(1, _attributes(tags, "receive"))
+            case "acked" | "nacked_retried" | "nacked_terminal":
+                self._processed(event, tags)
+            case "lease_lost":
+                phase = {"messaging.outbox.lease_phase": tags.get("phase", ""), "error.type": "lease_lost"}
+                self._lost.add(1, _attributes(tags, "process", **phase))
+            case "dlq_written":
+                reason = {"messaging.outbox.dlq_reason": tags.get("failure_reason", "")}
+                self._buried.add(1, _attributes(tags, "process", **reason, **_error(tags)))
+            case "drain_timeout":
+                self._drains.add(1, _attributes(tags, "process"))
+            case "published":
+                self._published(tags)
+            case "backlog":
+                self._backlogs[tags.get("queue", "")] = tags
+
+    def _processed(self, event: str, tags: Tags) -> None:
+        if not self._with_bus:
+            return
+        more = {"messaging.outbox.status": "acked" if event == "acked" else "nacked", **_error(tags)}
+        if event == "nacked_terminal":
+            more["messaging.outbox.terminal_reason"] = tags.get("reason", "")
+        attributes = _attributes(tags, "process", **more)
+        # Only what was dispatched has a duration: a row may die before a handler has seen it.
+        if (duration := tags.get("duration_seconds")) is not None:
+            self._process_duration.record(duration, attributes)
+        if self._with_counters:
+            self._process_messages.add(1, attributes)
+
+    def _published(self, tags: Tags) -> None:
+        if not self._with_bus:
+            return
+        status = {"messaging.outbox.status": tags.get("status", "success")}
+        attributes = _attributes(tags, "publish", **status, **_error(tags))
+        if (duration := tags.get("duration_seconds")) is not None:
+            self._publish_duration.record(duration, attributes)
+        if self._with_counters and (count := tags.get("count", 0)):
+            self._publish_messages.add(count, attributes)
+
+
+def _attributes(tags: Tags, operation: str = "", **more: str) -> dict[str, str]:
+    attributes = {"messaging.system": MESSAGING_SYSTEM, "messaging.destination.name": tags.get("queue", ""), **more}
+    if operation:
+        attributes["messaging.operation"] = operation
+    if handler := tags.get("subscriber"):
+        attributes["messaging.outbox.handler"] = handler
+    return attributes
+
+
+def _error(tags: Tags) -> dict[str, str]:
+    exception = tags.get("exception_type")
+    return {} if exception is None else {"error.type": exception}

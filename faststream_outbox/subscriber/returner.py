@@ -1,0 +1,36 @@
+"""Gives back rows that were claimed ahead and that no worker came to start: others may have one that is free."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from faststream_outbox.subscriber.ending import give_back
+from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.link import Link
+from faststream_outbox.subscriber.loop import Loop
+
+# Several times as long as rows are claimed ahead, so that only a worker held up by something slow lets it pass.
+_LONGEST_WAIT: Final = 2.0
+_LOOK_EVERY: Final = 0.5
+
+
+class Returner(Loop):
+    """Looks now and then for rows that have waited too long; `too_slow` hears for how long."""
+
+    failure_event = "release_failed"
+
+    def __init__(self, link: Link, ledger: Ledger, monitor: Monitor, *, too_slow: Callable[[float], None]) -> None:
+        super().__init__(monitor)
+        self._link = link
+        self._ledger = ledger
+        self._too_slow = too_slow
+
+    async def step(self) -> None:
+        """Wait a little, and give back what has waited for too long."""
+        await asyncio.sleep(_LOOK_EVERY)
+        stale = self._ledger.take_waiting_since(time.monotonic() - _LONGEST_WAIT)
+        if stale:
+            self._too_slow(_LONGEST_WAIT)
+            await give_back(stale, self._link, self._monitor)

@@ -1,0 +1,71 @@
+"""How far ahead rows are claimed, and that slow handlers leave rows to others."""
+
+import asyncio
+from collections import Counter
+
+from faststream_outbox.storage import Ack, OutboxRow, Outcome
+from faststream_outbox.subscriber.pace import Pace
+from tests.backends import PostgresBackend
+from tests.subscriber.pipelines import Reports, fill, running, until_empty
+
+
+def test_fast_handlers_are_given_a_batch_ahead() -> None:
+    pace = Pace(max_workers=4, most=200)
+    assert (pace.capacity, pace.refill_at) == (200, 102)
+    for _ in range(100):
+        pace.observe(0.0001)
+    assert pace.capacity == 200
+
+
+def test_slow_handlers_are_given_a_row_when_they_are_free() -> None:
+    pace = Pace(max_workers=4, most=200)
+    pace.observe(10.0)
+    assert (pace.capacity, pace.refill_at) == (4, 3)
+
+
+def test_in_between_it_is_half_a_second_of_work() -> None:
+    pace = Pace(max_workers=4, most=200)
+    pace.observe(0.1)
+    assert (pace.capacity, pace.refill_at) == (24, 14)
+
+
+def test_one_slow_row_is_soon_forgotten() -> None:
+    pace = Pace(max_workers=1, most=200)
+    pace.observe(60.0)
+    assert pace.capacity == 1
+    for _ in range(60):
+        pace.observe(0.001)
+    assert pace.capacity == 200
+
+
+def test_more_workers_than_a_batch() -> None:
+    assert Pace(max_workers=500, most=1000).capacity == 1000
+
+
+async def test_rows_behind_a_slow_one_are_left_to_others(postgres: PostgresBackend) -> None:
+    await fill(postgres, 30)
+    slow, release = asyncio.Event(), asyncio.Event()
+    ran: Counter[str] = Counter()
+
+    async def hold_up(_row: OutboxRow) -> Outcome:
+        slow.set()
+        await release.wait()
+        ran["slow"] += 1
+        return Ack()
+
+    async def handle(row: OutboxRow) -> Outcome:
+        assert row.deliveries_count == 1, "giving back uncounts the delivery"
+        ran["other"] += 1
+        return Ack()
+
+    reports = Reports()
+    async with running(postgres, hold_up, reports=reports):
+        await slow.wait()
+        assert await postgres.one("SELECT count(*) FROM outbox WHERE acquired_token IS NULL") == 0
+        async with running(postgres, handle):
+            while ran["other"] < 29:
+                await asyncio.sleep(0.01)
+        release.set()
+        await until_empty(postgres)
+    assert ran == {"slow": 1, "other": 29}
+    assert reports.named("lease_lost") == []
