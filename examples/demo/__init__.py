@@ -1,1 +1,1 @@
-"""`make demo`: a small shop on an outbox, and a check that no message was lost, doubled or made up."""
+"""`make demo`: a small shop on an outbox, an app that is killed on the way, and a check that no message was lost."""

@@ -2,20 +2,33 @@
 
 import math
 import random
-from enum import Enum, auto
+from enum import StrEnum, auto
 
 
-class Fate(Enum):
+class Fate(StrEnum):
     """The life of one order."""
 
-    SMOOTH = auto()  # committed, delivered
-    DECLINED = auto()  # the shop raises after both writes: rolled back
+    SMOOTH = auto()  # committed, confirmed, packed
+    DECLINED = auto()  # the shop raises after all its writes: rolled back
     REFUSED = auto()  # a constraint of the database refuses the order: rolled back
-    FLAKY = auto()  # committed; the first delivery fails, the second succeeds
-    POISON = auto()  # committed; every delivery fails, until it is a dead letter
+    FLAKY = auto()  # confirmed at the second attempt
+    STUBBORN = auto()  # confirmed at the third attempt, the last there is
+    POISON = auto()  # every attempt fails, until the message is a dead letter
+    FORGED = auto()  # the handler rejects the message at first sight: a dead letter at once
+    UNPAID = auto()  # on account, and never paid: the customer is reminded
+    PAID = auto()  # on account, and paid before the reminder is due: it is taken back
 
 
-_SHARES = {Fate.DECLINED: 0.06, Fate.REFUSED: 0.04, Fate.FLAKY: 0.05, Fate.POISON: 0.002}
+_SHARES = {
+    Fate.DECLINED: 0.06,
+    Fate.REFUSED: 0.04,
+    Fate.FLAKY: 0.04,
+    Fate.STUBBORN: 0.02,
+    Fate.POISON: 0.004,
+    Fate.FORGED: 0.002,
+    Fate.UNPAID: 0.04,
+    Fate.PAID: 0.06,
+}
 
 
 def deal_fates(orders: int, seed: int) -> list[Fate]:

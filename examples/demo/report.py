@@ -7,38 +7,58 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from examples.demo.check import Evidence
-from examples.demo.delivery import MAX_ATTEMPTS
+from examples.demo.figures import Figures
+from examples.demo.handlers import MAX_ATTEMPTS
 
 _ORDERS_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How many orders were committed, and messages delivered, in a second of the run."""
+class Course:
+    """What only somebody who was there can tell."""
 
-    commits: float
-    deliveries: float
+    rolled_back: int
+    commits_per_second: float
+    deliveries_per_second: float
+    held_when_killed: int
 
 
-def print_report(
-    console: Console, evidence: Evidence, violations: Mapping[str, Sequence[int]], *, retried: int, pace: Pace
-) -> None:
+def print_report(console: Console, course: Course, figures: Figures, violations: Mapping[str, Sequence[int]]) -> None:
     """Print what happened and what must not have happened, then the verdict."""
     table = Table(box=SIMPLE, show_header=False)
     table.add_column()
-    table.add_column(justify="right", min_width=8)
-    table.add_column(justify="right", min_width=18)
-    table.add_row("Orders committed", f"{len(evidence.committed):,}", f"{pace.commits:,.0f} per second")
-    table.add_row("Orders rolled back", f"{len(evidence.cancelled):,}")
-    table.add_row("Messages delivered", f"{evidence.packed.total():,}", f"{pace.deliveries:,.0f} per second")
-    table.add_row("Deliveries failed and retried", f"{retried:,}")
-    table.add_row(f"Dead letters, after {MAX_ATTEMPTS} attempts", f"{evidence.dead.total():,}", end_section=True)
+    table.add_column(justify="right", min_width=7)
+    table.add_column(justify="right", min_width=25)
+    _add_events(table, course, figures)
+    _add_repetitions(table, course, figures)
     for name, orders in violations.items():
         style, mark = ("red", "must be 0") if orders else ("green", "ok")
         table.add_row(name, f"{len(orders):,}", f"[{style}]{mark}[/]")
     console.print(table)
     _print_verdict(console, {name: orders for name, orders in violations.items() if orders})
+
+
+def _add_events(table: Table, course: Course, figures: Figures) -> None:
+    table.add_row("Orders committed", f"{figures.committed:,}", f"{course.commits_per_second:,.0f} per second")
+    table.add_row("Orders rolled back", f"{course.rolled_back:,}")
+    best = f"{course.deliveries_per_second:,.0f} deliveries per second"
+    table.add_row("Orders confirmed", f"{figures.confirmed:,}", best)
+    table.add_row("Parcels packed", f"{figures.packed:,}")
+    table.add_row("Customers reminded", f"{figures.reminded:,}")
+    table.add_row("Reminders taken back in time", f"{figures.taken_back:,}")
+    table.add_row("Attempts after one that failed", f"{figures.retries:,}")
+    table.add_row(f"Dead letters, after {MAX_ATTEMPTS} attempts", f"{figures.given_up:,}")
+    table.add_row("Dead letters, rejected at once", f"{figures.rejected:,}", end_section=True)
+
+
+def _add_repetitions(table: Table, course: Course, figures: Figures) -> None:
+    table.add_row("In hand when the app was killed", f"{course.held_when_killed:,}")
+    if figures.repeated_otherwise:
+        table.add_row("Delivered again for other reasons", f"{figures.repeated_otherwise:,}", "at least once")
+    table.add_row("Delivered again after the kill", f"{figures.repeated_by_kill:,}", "at least once")
+    table.add_row(
+        "Parcels packed again by that", f"{figures.packed_again:,}", "handler not idempotent", end_section=True
+    )
 
 
 def _print_verdict(console: Console, found: Mapping[str, Sequence[int]]) -> None:
@@ -48,8 +68,8 @@ def _print_verdict(console: Console, found: Mapping[str, Sequence[int]]) -> None
     else:
         verdict.add_row(
             "[bold green]PASSED[/]",
-            "Every committed order was delivered once or kept as a dead letter, and no order that was rolled back "
-            "was delivered.",
+            "Every message of a committed order was delivered or kept as a dead letter, kill or no kill, and nothing "
+            "that was rolled back or taken back was delivered.",
         )
     for name, orders in found.items():
         more = ", ..." if len(orders) > _ORDERS_NAMED else ""

@@ -1,32 +1,32 @@
-"""One run of the demo: a server of its own, the shop and the delivery side by side, the check."""
+"""One run of the demo: a server of its own, the shop here, the app in a process beside it, the check."""
 
 import asyncio
-import contextlib
 import time
 
 from rich.console import Console
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
-from examples.demo.check import collect_evidence, find_violations
-from examples.demo.delivery import Delivery
+from examples.demo.check import find_violations
+from examples.demo.crash import kill_and_restart, wait_until
 from examples.demo.fates import deal_fates
-from examples.demo.progress import Counts, show_progress
-from examples.demo.report import Pace, print_report
-from examples.demo.shop import QUEUE, TILLS, Base, Shop, dlq_table, outbox_table
-from examples.demo.warehouse import Warehouse
+from examples.demo.figures import count_figures
+from examples.demo.process import AppProcess
+from examples.demo.report import Course, print_report
+from examples.demo.shop import TILLS, Shop
+from examples.demo.tables import Base, dlq_table, outbox_table
+from examples.demo.view import show
+from examples.demo.watch import Watch
+from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import EmbeddedPostgres
-from faststream_outbox.storage import PostgresStore
 
 WIDTH = 80
-# The tills hold a connection each, and so do the two lanes of the delivery.
-CONNECTIONS = TILLS + 2
-# What is left when the last order is placed takes a second or two. Past this the check shall tell what got stuck.
-PATIENCE_SECONDS = 60.0
+# The tills hold a connection each; the rest is for customers who pay, and for the watch.
+CONNECTIONS = TILLS + 8
 
 INTRODUCTION = (
-    "A shop places {orders:,} orders on a PostgreSQL of its own, each in one transaction with its message; some "
-    "transactions roll back on purpose. Meanwhile the messages are delivered, which sometimes fails, and in the end "
-    "the books are checked.\n"
+    "A shop places {orders:,} orders on a PostgreSQL of its own, each in one transaction with its messages; some "
+    "transactions roll back on purpose. A FastStream app handles the messages in a process of its own: some fail and "
+    "are tried again, some fail for good, and once the app is killed. In the end the books are checked.\n"
 )
 FAREWELL = "\nRead on in README.md and docs/. This program is examples/demo/."
 
@@ -46,39 +46,38 @@ async def _run_on_own_server(console: Console, orders: int, seed: int) -> bool:
     async with EmbeddedPostgres() as server:
         console.print(f"  PostgreSQL started in {time.perf_counter() - began:.1f} s, seed {seed}")
         engine = create_async_engine(server.url("asyncpg"), pool_size=CONNECTIONS)
+        app = AppProcess(server.url("asyncpg"))
         try:
             async with engine.begin() as connection:
                 await connection.run_sync(Base.metadata.create_all)
-            return await _run(console, engine, orders, seed)
+            return await _run(console, engine, app, orders, seed)
         finally:
+            await app.close()
             await engine.dispose()
 
 
-async def _run(console: Console, engine: AsyncEngine, orders: int, seed: int) -> bool:
-    fates = deal_fates(orders, seed)
-    sessions = async_sessionmaker(engine)
-    store = PostgresStore(engine, outbox_table, dlq_table=dlq_table)
-    shop, warehouse = Shop(sessions, store), Warehouse(fates)
-    delivery = Delivery(store, QUEUE, warehouse.pack)
-
-    def count() -> Counts:
-        return Counts(orders, len(shop.confirmed), len(shop.cancelled), delivery.settled)
-
-    began = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        showing = tasks.create_task(show_progress(console, count))
-        delivering = tasks.create_task(delivery.run())
-        await shop.serve(fates)
-        published = time.perf_counter()
-        delivery.finish()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(delivering, PATIENCE_SECONDS)
-        delivered = time.perf_counter()
-        showing.cancel()
-
-    async with sessions() as session:
-        evidence = await collect_evidence(session, shop, warehouse)
-    violations = find_violations(evidence)
-    pace = Pace(len(evidence.committed) / (published - began), evidence.packed.total() / (delivered - began))
-    print_report(console, evidence, violations, retried=delivery.retried, pace=pace)
+async def _run(console: Console, engine: AsyncEngine, app: AppProcess, orders: int, seed: int) -> bool:
+    async with OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table) as broker:
+        shop = Shop(async_sessionmaker(engine), broker)
+        watch = Watch(engine, broker, shop)
+        async with asyncio.TaskGroup() as tasks:
+            watching = [tasks.create_task(watch.run()), tasks.create_task(show(console, watch, orders))]
+            await app.start()
+            killing = tasks.create_task(kill_and_restart(console, watch, app, orders))
+            began = time.perf_counter()
+            await shop.serve(deal_fates(orders, seed))
+            served = time.perf_counter()
+            held = await killing
+            await watch.look_again()
+            settled = await wait_until(lambda look: not look.waiting, watch, app)
+            for task in watching:
+                task.cancel()
+    if not settled:
+        console.print(f"The app did not finish. The end of its log:\n{app.log_tail()}", markup=False)
+    await app.stop()
+    async with engine.connect() as connection:
+        figures = await count_figures(connection)
+        violations = await find_violations(connection, shop.accepted)
+    course = Course(len(shop.cancelled), figures.committed / (served - began), watch.best_rate, held)
+    print_report(console, course, figures, violations)
     return not any(violations.values())

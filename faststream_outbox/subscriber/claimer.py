@@ -47,6 +47,7 @@ class Claimer(Loop):
         self._max_interval = max_interval
         self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
         self._suspects_at = 0.0
+        self._suspects_left = True  # for all we know
         self._claimed_at = -math.inf
         self._waits_for_handlers = False
 
@@ -71,7 +72,8 @@ class Claimer(Loop):
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""
         await self._wait_for_room()
-        if time.monotonic() >= self._suspects_at:
+        # Suspects are looked for as far as claims have come, so the first claim comes first.
+        if self._claimed_at > -math.inf and time.monotonic() >= self._suspects_at:
             await self._run_suspects()
         self._pause.forget_calls()
         room = max(1, min(self._batch_size, self._pace.capacity - len(self._ledger)))
@@ -81,6 +83,9 @@ class Claimer(Loop):
         self._claimed_at = time.monotonic()
         if claim.rows:
             self._pause.shorten()
+        elif self._suspects_left:
+            self._suspects_at = 0.0  # there is nothing else to run, so they need not share the time
+            return
         if not claim.more:
             await self._pause.wait(await self._link.run(lambda lane: lane.next_due(self._cursor)))
 
@@ -99,19 +104,28 @@ class Claimer(Loop):
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""
-        began = time.monotonic()
-        while time.monotonic() - began < _SUSPECT_SLICE:
+        # Counted from when the first one is alone: until then the rows in hand run as ever.
+        alone_at: float | None = None
+        self._suspects_left = True
+        while alone_at is None or time.monotonic() - alone_at < _SUSPECT_SLICE:
             claim = await self._to_its_end(
                 lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds),
                 self._keep_aside,
             )
             if not claim.rows:
+                self._suspects_left = False
                 break
             await self._wait_for_handlers(len(claim.rows))
+            alone_at = alone_at or time.monotonic()
             self._ledger.admit_all()
             await self._wait_for_handlers(0)
-        took = time.monotonic() - began
-        self._suspects_at = time.monotonic() + max(took, min(self._max_interval, self._lease_seconds / 10))
+        now = time.monotonic()
+        took = 0.0 if alone_at is None else now - alone_at
+        # Those that are left need not wait for more to expire.
+        rest = 0.0 if self._suspects_left else min(self._max_interval, self._lease_seconds / 10)
+        self._suspects_at = now + max(took, rest)
+        if self._suspects_left:
+            self._pause.expect(took)
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[Claim]], take: Callable[[Claim], None]

@@ -145,6 +145,20 @@ async def test_suspects_run_alone(backend: Backend) -> None:
     assert set(beside_a_suspect) == {1}
 
 
+async def test_many_suspects_do_not_wait_for_an_idle_look_between_them(backend: Backend) -> None:
+    await fill(backend, 8)
+    await backend.claim("q", limit=8, lease_seconds=1)
+    await backend.pass_time(2)
+
+    async def handle(_row: OutboxRow) -> Outcome:
+        await asyncio.sleep(0.3)  # two of them fill the time that suspects get at once
+        return Ack()
+
+    # Idle looks come after 1, 2, 4 and 8 seconds.
+    async with asyncio.timeout(8), running(backend, handle, lease_seconds=5, min_interval=1, max_interval=30):
+        await until_empty(backend)
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), RuntimeError("bug"), KeyError("bug")])
 async def test_whatever_escapes_a_handler_is_a_failed_attempt(backend: Backend, error: BaseException) -> None:
     await fill(backend, 3)

@@ -1,0 +1,56 @@
+"""The FastStream app, a process of its own: `python -m examples.demo.app`, as `faststream run` would start it."""
+
+import asyncio
+import logging
+import os
+import sys
+
+from faststream import FastStream
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+from examples.demo.handlers import WORKERS, router
+from examples.demo.tables import dlq_table, outbox_table
+from examples.demo.witness import Witness, make_diary
+from faststream_outbox import OutboxBroker
+
+# One for each message that is being handled, and a few for the broker itself.
+CONNECTIONS = 2 * WORKERS + 10
+
+
+async def run_app(url: str, life: int) -> None:
+    """Deliver until told to stop, or until whoever started us is gone."""
+    engine = create_async_engine(url, pool_size=CONNECTIONS)
+    logger = logging.getLogger("examples.demo")
+    broker = OutboxBroker(
+        engine, outbox_table=outbox_table, dlq_table=dlq_table, middlewares=[Witness], routers=[router], logger=logger
+    )
+    app = FastStream(broker, logger=logger)
+    app.context.set_global("sessions", async_sessionmaker(engine))
+    diary = make_diary(url)
+    app.context.set_global("diary", diary)
+    app.context.set_global("life", life)
+    leaving = asyncio.create_task(_exit_when_alone(app))
+    try:
+        await app.run()
+    finally:
+        leaving.cancel()
+        await diary.dispose()
+        await engine.dispose()
+
+
+async def _exit_when_alone(app: FastStream) -> None:
+    """Wait for the end of stdin, which the demo holds open for as long as it lives, however it ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+    app.exit()
+
+
+async def main() -> None:
+    """Run as a process that the demo started, and log to stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    await run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_LIFE"]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

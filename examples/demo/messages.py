@@ -1,0 +1,31 @@
+"""What the shop and the app tell each other, and on which queues."""
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from examples.demo.fates import Fate
+
+ORDERS: Final = "orders"
+PARCELS: Final = "parcels"
+REMINDERS: Final = "reminders"
+QUEUES: Final = (ORDERS, PARCELS, REMINDERS)
+
+
+class OrderPlaced(BaseModel):
+    """An order was committed."""
+
+    order_number: int
+    fate: Fate
+
+
+class OrderConfirmed(BaseModel):
+    """The customer knows; the parcel can be packed."""
+
+    order_number: int
+
+
+class PaymentDue(BaseModel):
+    """It is time to remind a customer who has not paid yet."""
+
+    order_number: int

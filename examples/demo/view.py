@@ -1,0 +1,75 @@
+"""What is seen while the demo runs: a table that lives in a terminal, a line now and then elsewhere."""
+
+import asyncio
+from collections.abc import Callable
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from examples.demo.watch import QueueCount, Watch
+
+# Often enough to look alive in a terminal; a log wants fewer words.
+REDRAW_SECONDS = 0.1
+LINE_SECONDS = 1.0
+
+_COLUMNS = ("ready", "in flight", "scheduled", "expired", "dead", "handled", "per s")
+
+
+async def show(console: Console, watch: Watch, orders: int) -> None:
+    """Show how far the run is, until cancelled."""
+    if console.is_interactive:
+        await _show_table(console, watch, orders)
+    else:
+        await _repeat(lambda: console.print(summary(watch, orders), soft_wrap=True), LINE_SECONDS)
+
+
+async def _show_table(console: Console, watch: Watch, orders: int) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+        await _repeat(lambda: live.update(picture(watch, orders), refresh=True), REDRAW_SECONDS)
+
+
+def picture(watch: Watch, orders: int) -> RenderableType:
+    """Draw the orders as a bar, and the queues as a table."""
+    look = watch.look
+    placed = look.accepted + look.cancelled
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row("  orders placed", ProgressBar(orders, placed, width=36), f"{placed:,} of {orders:,}")
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("queue", no_wrap=True)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in look.queues:
+        numbers = (each.ready, each.in_flight, each.scheduled, each.expired, each.dead, each.handled)
+        table.add_row(each.queue, *(f"{number:,}" for number in numbers), f"{watch.rate(each.queue):,.0f}")
+    return Group("", bar, table)
+
+
+def summary(watch: Watch, orders: int) -> str:
+    """Tell the same in one line."""
+    look = watch.look
+    parts = [f"{look.accepted + look.cancelled:,} of {orders:,} placed", *map(_in_words, look.queues)]
+    return f"  {'; '.join(parts)}"
+
+
+def _in_words(count: QueueCount) -> str:
+    held = {
+        "ready": count.ready,
+        "in flight": count.in_flight,
+        "scheduled": count.scheduled,
+        "expired": count.expired,
+        "dead": count.dead,
+    }
+    words = [f"{number:,} {what}" for what, number in held.items() if number]
+    return f"{count.queue} {', '.join([*words, f'{count.handled:,} handled'])}"
+
+
+async def _repeat(show: Callable[[], None], seconds: float) -> None:
+    try:
+        while True:
+            await asyncio.sleep(seconds)
+            show()
+    finally:
+        show()  # the last state of a run that ended between two looks

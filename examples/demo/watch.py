@@ -1,0 +1,110 @@
+"""Counts, while the demo runs, what the shop has placed, what each queue holds and what the app has handled."""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from examples.demo.messages import QUEUES
+from examples.demo.shop import Shop
+from examples.demo.tables import Delivery
+from faststream_outbox import OutboxBroker
+
+# Often enough to look alive; the counting reads whole tables.
+LOOK_SECONDS = 0.2
+# A rate is taken over so many looks, lest it jump about.
+_RATE_LOOKS = 6
+
+
+@dataclass(frozen=True)
+class QueueCount:
+    """One queue, at one look."""
+
+    queue: str
+    ready: int = 0
+    in_flight: int = 0
+    scheduled: int = 0
+    expired: int = 0  # in the hands of an app that is gone
+    dead: int = 0
+    handled: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """All that is still to be settled."""
+        return self.ready + self.in_flight + self.scheduled + self.expired
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything, at one moment; two looks are equal if nothing has moved between them."""
+
+    at: float = field(compare=False)
+    accepted: int = 0
+    cancelled: int = 0
+    queues: tuple[QueueCount, ...] = tuple(map(QueueCount, QUEUES))
+
+    @property
+    def handled(self) -> int:
+        """Deliveries so far, repeated ones included."""
+        return sum(each.handled for each in self.queues)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are still to be settled."""
+        return sum(each.waiting for each in self.queues)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages in the hands of the app."""
+        return sum(each.in_flight for each in self.queues)
+
+
+@dataclass
+class Watch:
+    """Looks again and again; `look` is the latest."""
+
+    engine: AsyncEngine
+    broker: OutboxBroker
+    shop: Shop
+    best_rate: float = 0.0  # deliveries per second of all queues together, when there were most
+    looks: deque[Look] = field(default_factory=lambda: deque([Look(time.monotonic())], maxlen=_RATE_LOOKS))
+
+    @property
+    def look(self) -> Look:
+        """What was seen last."""
+        return self.looks[-1]
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look_again()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look_again(self) -> Look:
+        """Count everything now."""
+        stats = {each.queue: each for each in await self.broker.stats()}
+        async with self.engine.connect() as connection:
+            rows = await connection.execute(select(Delivery.queue, func.count()).group_by(Delivery.queue))
+            handled = {queue: count for queue, count in rows}  # noqa: C416 - dict(rows) has no types
+        queues = tuple(
+            QueueCount(
+                queue,
+                *(each.ready, each.in_flight, each.scheduled, each.expired, each.dead),
+                handled=handled.get(queue, 0),
+            )
+            if (each := stats.get(queue))
+            else QueueCount(queue, handled=handled.get(queue, 0))
+            for queue in QUEUES
+        )
+        self.looks.append(Look(time.monotonic(), len(self.shop.accepted), len(self.shop.cancelled), queues))
+        self.best_rate = max(self.best_rate, sum(map(self.rate, QUEUES)))
+        return self.look
+
+    def rate(self, queue: str) -> float:
+        """Deliveries per second, lately."""
+        first, last = self.looks[0], self.looks[-1]
+        before, after = (sum(each.handled for each in look.queues if each.queue == queue) for look in (first, last))
+        return (after - before) / (last.at - first.at) if last.at > first.at else 0.0

@@ -1,0 +1,43 @@
+"""The witness: a middleware that writes down every message before its handler gets it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from faststream import BaseMiddleware
+from faststream.message import StreamMessage
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from examples.demo.tables import Delivery
+
+
+def make_diary(url: str) -> AsyncEngine:
+    """Make an engine on which each statement is committed by itself, so that no failure or kill takes it back.
+
+    A commit here need not survive a crash of the machine, so it does not wait for the disk.
+    """
+    return create_async_engine(
+        url, isolation_level="AUTOCOMMIT", connect_args={"server_settings": {"synchronous_commit": "off"}}
+    )
+
+
+class Witness(BaseMiddleware):
+    """Writes into the diary that the app put into its context."""
+
+    async def consume_scope(
+        self, call_next: Callable[[StreamMessage[Any]], Awaitable[Any]], msg: StreamMessage[Any]
+    ) -> Any:
+        """Note a delivery, then let it happen."""
+        row = msg.raw_message
+        body: Any = await msg.decode()
+        async with self.context.get("diary").connect() as connection:
+            await connection.execute(
+                insert(Delivery).values(
+                    queue=row.queue,
+                    message_id=row.id,
+                    order_number=body["order_number"],
+                    attempt=row.attempts_count + 1,
+                    life=self.context.get("life"),
+                )
+            )
+        return await call_next(msg)
