@@ -81,6 +81,8 @@ class OutboxPublishCommand(BatchPublishCommand):
         self.timer_conflict = timer_conflict
         # The delivery in whose settling the rows are to be inserted, where there is no session.
         self.answers: OutboxDelivery | None = None
+        # Whether there is no event loop to wait on: `publish_sync`.
+        self.synchronous = False
         # A handler's answer to no delivery of ours is written in a transaction of its own.
         self.alone = False
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import MetaData
 
 from faststream_outbox import OutboxBroker, TestOutboxBroker, make_outbox_table
@@ -136,3 +137,34 @@ async def test_subscribers_drain_side_by_side() -> None:
         async with asyncio.timeout(10):
             await task
         assert client_of(broker).rows == []
+
+
+async def test_a_batch_is_handled_to_its_end_before_a_failure_surfaces() -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    handled: list[int] = []
+
+    @broker.subscriber("orders")
+    async def handle(number: int) -> None:
+        handled.append(number)
+        if number == 1:
+            raise ValueError("no")
+
+    async with TestOutboxBroker(broker):
+        with pytest.raises(ValueError, match="no"):
+            await broker.publish_batch(0, 1, 2, queue="orders")
+        assert [row.payload for row in client_of(broker).rows] == [b"1"]
+    assert handled == [0, 1, 2]
+
+
+async def test_publish_sync_runs_a_handler_that_waits() -> None:
+    broker = OutboxBroker(outbox_table=TABLE)
+    handled: list[int] = []
+
+    @broker.subscriber("orders")
+    async def handle(number: int) -> None:
+        await asyncio.sleep(0)
+        handled.append(number)
+
+    async with TestOutboxBroker(broker):
+        broker.publish_sync(1, queue="orders", session=None)  # type: ignore[arg-type] # as the test broker allows
+    assert handled == [1]

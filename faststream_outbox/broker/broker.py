@@ -335,6 +335,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[OutboxDelivery, AbstractOutb
             timer_id=timer_id,
             timer_conflict=timer_conflict,
         )
+        cmd.synchronous = True
         row_id: int | None = run_now(self._basic_publish(cmd, producer=self.config.producer))
         return row_id
 

@@ -100,6 +100,7 @@ class Claimer(Loop):
             await self._ledger.wait_until_at_most(count)
         finally:
             self._waits_for_handlers = False
+            self._claimed_at = time.monotonic()  # nothing could be claimed before
 
     async def _run_suspects(self) -> None:
         """Claim rows whose lease ran out, one by one, and let each run with nothing beside it."""

@@ -6,9 +6,6 @@ import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Self, cast
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import OutboxProducer
@@ -50,18 +47,25 @@ class DeliveringProducer(OutboxProducer):
 
     async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         ids = await super()._insert(cmd, rows)
-        if isinstance(cmd.session, Session | Connection):
+        if cmd.synchronous:
             _run_in_thread(self._deliver_all(ids))
         else:
             await self._deliver_all(ids)
         return ids
 
     async def _deliver_all(self, ids: Iterable[int]) -> None:
+        """Deliver every row; what the first handler that failed has raised surfaces when all have had their turn."""
+        failures: list[BaseException] = []
         for row_id in ids:
             row = self._store.rows.get(row_id)
             subscriber = None if row is None else self._subscriber_of(row.queue)
             if row is not None and subscriber is not None:
-                await self._deliver(row, subscriber)
+                try:
+                    await self._deliver(row, subscriber)
+                except Exception as error:  # noqa: BLE001 - surfaces below
+                    failures.append(error)
+        if failures:
+            raise failures[0]
 
     @property
     def _store(self) -> MemoryStore:

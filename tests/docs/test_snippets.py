@@ -36,7 +36,7 @@ async def test_page(page: Path, outbox_postgres: Database, tmp_path: Path, capsy
         await run(code, namespace)
     for name, test in [item for item in namespace.items() if item[0].startswith("test_")]:
         assert inspect.iscoroutinefunction(test), name
-        await test(outbox_postgres)
+        await (test(outbox_postgres) if inspect.signature(test).parameters else test())
     if "engine" in namespace:
         await namespace["engine"].dispose()
     capsys.readouterr()

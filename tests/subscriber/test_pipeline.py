@@ -85,6 +85,23 @@ async def test_a_handler_slower_than_its_lease_keeps_it(backend: Backend) -> Non
     assert not reports.named("lease_lost")
 
 
+async def test_a_subscriber_whose_hands_are_full_is_alive(backend: Backend) -> None:
+    await fill(backend, 4)
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_row: OutboxRow) -> Outcome:
+        began.set()
+        await may_end.wait()
+        return Ack()
+
+    async with running(backend, handle, claim_batch_size=1, max_interval=0.01, lease_seconds=0.3) as pipeline:
+        await began.wait()
+        await asyncio.sleep(0.8)  # longer than a claim may take to be late
+        assert pipeline.alive
+        may_end.set()
+        await until_empty(backend)
+
+
 async def test_max_deliveries_buries_without_handling(backend: Backend) -> None:
     await fill(backend, 1)
     for _ in range(2):
