@@ -14,7 +14,7 @@ demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollback
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
-	@.venvs/$(VENV)/bin/python -m pytest $(ARGS)
+	@.venvs/$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/ruff check .

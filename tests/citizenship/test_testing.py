@@ -128,9 +128,9 @@ async def test_nothing_is_left_of_a_test_that_fails(broker: OutboxBroker) -> Non
 async def test_rows_that_nobody_handles_stay(broker: OutboxBroker) -> None:
     test = TestOutboxBroker(broker)
     async with test as test_broker:
-        row_id = await test_broker.publish({"n": 1}, queue="orders", key="k")
+        row_id = await test_broker.publish({"n": 1}, queue="orders", timer_id="t")
         [row] = test.fake_client.rows
-        assert (row.id, row.queue, row.payload, row.entity_key) == (row_id, "orders", b'{"n":1}', "k")
+        assert (row.id, row.queue, row.payload, row.timer_id) == (row_id, "orders", b'{"n":1}', "t")
         assert [each.id for each in await test_broker.fetch_unprocessed(queue="orders")] == [row_id]
         assert test.feed("orders", b"2") != row_id
         assert len(test.fake_client.rows) == 2
