@@ -20,7 +20,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.cursor import ClaimPlan
 from faststream_outbox.storage.drivers import Executor, Records, open_executor
-from faststream_outbox.storage.postgres import PostgresConnection
+from faststream_outbox.storage.postgres_lane import PostgresConnection
 from faststream_outbox.storage.statements import Statement, Statements
 
 # Longer than any scenario takes: a lease that runs out is not what is measured.

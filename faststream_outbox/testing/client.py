@@ -7,7 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.storage import MemoryStore, NewRow, OutboxRow, StoreConnection
-from faststream_outbox.storage.memory import DeadRow, MemoryConnection
+from faststream_outbox.storage.memory import DeadRow
+from faststream_outbox.storage.memory_lane import MemoryConnection
 
 
 class FakeOutboxClient(AbstractOutboxClient):

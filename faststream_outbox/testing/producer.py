@@ -11,7 +11,8 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow, Settlement
-from faststream_outbox.storage.memory import MemoryConnection, MemoryStore
+from faststream_outbox.storage.memory import MemoryStore
+from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 

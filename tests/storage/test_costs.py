@@ -21,7 +21,7 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.drivers import Records, open_executor
-from faststream_outbox.storage.postgres import PostgresConnection
+from faststream_outbox.storage.postgres_lane import PostgresConnection
 from faststream_outbox.storage.statements import Statement, Statements
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import IDS, TOKEN, TOKENS

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settled, Settlement, StoreConnection
-from faststream_outbox.storage.memory import MemoryConnection, MemoryStore
+from faststream_outbox.storage.memory import MemoryStore
+from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.subscriber import refusals, settler
 from tests.backends import MemoryBackend
 from tests.subscriber.pipelines import Reports, fill, running, until_empty
