@@ -1,6 +1,8 @@
 """The client on Postgres: on a plain connection, in a transaction of the caller's, with nothing but one statement."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -9,8 +11,11 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from faststream_outbox.client import OutboxClient, _RetryEntry
-from faststream_outbox.storage import Dead, NewRow, OutboxRow
+from faststream_outbox.retry import ConstantRetry
+from faststream_outbox.storage import Dead, NewRow, OutboxRow, Settled, Settlement
+from faststream_outbox.storage.postgres_lane import PostgresConnection
 from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on, publish, started, until_empty
 
 FIRST = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAST = FIRST + timedelta(hours=1)
@@ -155,3 +160,49 @@ async def test_validate_schema(client: OutboxClient, postgres: PostgresBackend) 
     await postgres.run("ALTER TABLE outbox DROP COLUMN acquired_token")
     with pytest.raises(RuntimeError, match="acquired_token"):
         await client.validate_schema()
+
+
+async def test_retry_batch_drain_under_failing_handler(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settles: Counter[int] = Counter()
+    real = PostgresConnection.settle
+
+    async def settle(self: PostgresConnection, settlements: Iterable[Settlement]) -> Settled:
+        settles[batch_size] += 1
+        return await real(self, settlements)
+
+    monkeypatch.setattr(PostgresConnection, "settle", settle)
+    for batch_size in (1, 20):
+        broker, calls = broker_on(postgres, logger=None), Counter[int]()
+        strategy = ConstantRetry(delay_seconds=0.001, max_attempts=10)
+
+        @broker.subscriber("q", max_workers=20, retry_strategy=strategy, retry_batch_size=batch_size)
+        async def fail(number: int) -> None:
+            calls[number] += 1  # noqa: B023 - of this round, which ends before the next begins
+            raise ValueError
+
+        async with started(broker):
+            await publish(broker, postgres, *range(100))
+            await until_empty(postgres)
+        assert calls == dict.fromkeys(range(100), 10)
+        assert len(await postgres.dead_letters()) == 100
+        await postgres.run("TRUNCATE outbox_dlq")
+    assert settles[20] < settles[1] / 2
+
+
+async def test_graceful_drain_end_to_end(postgres: PostgresBackend) -> None:
+    broker, handled = broker_on(postgres), list[int]()
+    first = asyncio.Event()
+
+    @broker.subscriber("q", max_workers=4)
+    async def handle(number: int) -> None:
+        first.set()
+        await asyncio.sleep(0.2)
+        handled.append(number)
+
+    async with started(broker):
+        await publish(broker, postgres, *range(20))
+        await first.wait()  # claimed, all of them; the rest is what stopping waits for
+    assert sorted(handled) == list(range(20))
+    assert await postgres.rows() == []

@@ -1,11 +1,22 @@
-"""The client's batch forms on rows in memory."""
+"""The client's batch forms on rows in memory, and the subscriber that gathers outcomes for them."""
 
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
+import pytest
+from sqlalchemy import MetaData
+
+from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker, make_dlq_table, make_outbox_table
+from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import _RetryEntry
-from faststream_outbox.storage import Dead, NewRow, OutboxRow
+from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled, Settlement
+from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.testing import FakeOutboxClient
+from tests.broker.brokers import Records, until
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 FIRST, LAST = NOW - timedelta(hours=1), NOW
@@ -24,6 +35,88 @@ async def fetched(client: FakeOutboxClient, count: int) -> list[OutboxRow]:
 def entry(row: OutboxRow, delay: float, *, attempts: int = 1, lost: bool = False) -> _RetryEntry:
     assert row.acquired_token is not None
     return _RetryEntry(row.id, uuid4() if lost else row.acquired_token, delay, attempts, FIRST, LAST)
+
+
+def make_broker(**options: Any) -> OutboxBroker:
+    metadata = MetaData()
+    return OutboxBroker(outbox_table=make_outbox_table(metadata), dlq_table=make_dlq_table(metadata), **options)
+
+
+def client_of(broker: OutboxBroker) -> FakeOutboxClient:
+    client = broker.client
+    assert isinstance(client, FakeOutboxClient)
+    return client
+
+
+class Recording(MemoryConnection):
+    """A lane that notes how many retries each settle writes."""
+
+    batches: list[int]
+
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+        given = list(settlements)
+        if retries := sum(isinstance(each.outcome, Retry) for each in given):
+            self.batches.append(retries)
+        return await super().settle(given)
+
+
+def record_settles(broker: OutboxBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    store, batches = client_of(broker).store, list[int]()
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Recording]:
+        lane = Recording(store)
+        lane.batches = batches
+        yield lane
+
+    monkeypatch.setattr(store, "connect", connect)
+    return batches
+
+
+async def test_retry_buffer_flushes_on_size_and_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records()
+    broker = make_broker(logger=records.logger)
+    later = ConstantRetry(delay_seconds=3600)
+
+    @broker.subscriber("orders", max_workers=10, retry_strategy=later, retry_batch_size=3, retry_flush_interval_ms=300)
+    async def handle(number: int) -> None:
+        if number == 0:
+            await asyncio.sleep(3600)  # company may yet come, for all that the settler knows
+        raise ValueError
+
+    test = TestOutboxBroker(broker, run_loops=True)
+    async with test:
+        broker.config.broker_config.graceful_timeout = 0.1
+        batches = record_settles(broker, monkeypatch)
+        await broker.stop()
+        await broker.start()
+        await broker.publish_batch(0, 1, 2, 3, 4, queue="orders")
+        await until(lambda: batches == [3])  # by size, at once
+        await until(lambda: batches == [3, 1])  # by age
+        assert len(records.named("retry_scheduled")) == 4
+
+
+@pytest.mark.parametrize("batch_size", [1, 500])
+async def test_retry_batch_size_1_matches_per_row_semantics(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records()
+    broker = make_broker(logger=records.logger)
+    later = ConstantRetry(delay_seconds=3600)
+
+    @broker.subscriber("orders", max_workers=20, retry_strategy=later, retry_batch_size=batch_size)
+    async def handle(_number: int) -> None:
+        raise ValueError
+
+    async with TestOutboxBroker(broker, run_loops=True):
+        batches = record_settles(broker, monkeypatch)
+        await broker.stop()
+        await broker.start()
+        await broker.publish_batch(*range(20), queue="orders")
+        await until(lambda: len(records.named("retry_scheduled")) == 20)
+        rows = client_of(broker).rows
+    assert sum(batches) == 20
+    assert len(batches) == 20 if batch_size == 1 else len(batches) < 20
+    assert {(row.attempts_count, row.deliveries_count, row.acquired_token) for row in rows} == {(1, 1, None)}
+    assert all(3500 < row.next_attempt_epoch - (row.last_attempt_epoch or 0) < 3700 for row in rows)
 
 
 async def test_mark_pending_batch_with_lease_per_row_delays_respected() -> None:
@@ -48,6 +141,23 @@ async def test_mark_pending_batch_with_lease_lease_loss_diff() -> None:
     kept = await client.mark_pending_batch_with_lease(None, [entry(one, 1), entry(two, 1, lost=True), entry(three, 1)])
     assert kept == {one.id, three.id}
     assert [row.acquired_token is None for row in client.rows] == [True, False, True]
+
+    records = Records()
+    broker = make_broker(logger=records.logger)
+
+    @broker.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=3600))
+    async def fail(message: OutboxMessage) -> None:
+        if message.body == b"2":
+            stolen = client_of(broker).store.rows[message.raw_message.id]
+            stolen.acquired_token = uuid4()
+        raise ValueError
+
+    async with TestOutboxBroker(broker, run_loops=True):
+        await broker.publish_batch(1, 2, 3, queue="orders")
+        await until(lambda: len(records.named("retry_scheduled")) == 2 and records.named("lease_lost"))
+        [lost] = records.named("lease_lost")
+        assert (lost.phase, lost.row_id, lost.queue, lost.deliveries_count) == ("retry", 2, "orders", 1)
+        assert lost.levelname == "WARNING"
 
 
 async def test_mark_pending_batch_with_lease_all_lost() -> None:
