@@ -42,17 +42,17 @@ class Churned:
     @property
     def rate(self) -> float:
         """Messages a second."""
-        return self.messages / self.usage.seconds
+        return self.messages / self.usage.seconds if self.messages else 0.0
 
     @property
     def postgres_us(self) -> float | None:
         """What a message cost the server."""
-        return None if self.usage.postgres_us is None else self.usage.postgres_us / self.messages
+        return self.usage.postgres_us / self.messages if self.usage.postgres_us is not None and self.messages else None
 
     @property
     def sweep_share(self) -> float:
         """The share of the time that went into claims that swept."""
-        return self.sweep_seconds / self.usage.seconds
+        return self.sweep_seconds / self.usage.seconds if self.messages else 0.0
 
 
 NOTHING: Final = Churned(0, Usage(), 0.0)
