@@ -82,6 +82,7 @@ class Claimer(Loop):
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
         self._claimed_at = time.monotonic()
+        self._succeed()  # now, not when the wait for more is over
         if claim.rows:
             self._pause.shorten()
         elif self._suspects_left:
