@@ -148,9 +148,9 @@ class AbstractOutboxClient(ABC):
         """Raise `RuntimeError` with everything that the live tables lack."""
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
 
-    async def look(self) -> None:
-        """Raise if the tables are not there to be read."""
-        await self.store.look()
+    async def look(self) -> list[tuple[str, Exception]]:
+        """Tell which tables cannot be read, and why."""
+        return await self.store.look()
 
     async def ping(self) -> bool:
         """Tell whether the store answers."""

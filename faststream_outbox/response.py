@@ -61,6 +61,8 @@ class OutboxPublishCommand(BatchPublishCommand):
         _publish_type: PublishType = PublishType.PUBLISH,
     ) -> None:
         check_timer_conflict(timer_conflict)
+        if headers is not None and not isinstance(headers, Mapping):
+            raise TypeError(f"headers is a mapping of names to values, not {type(headers).__name__}.")
         if timer_conflict != "ignore" and timer_id is None:
             raise ValueError(f"timer_conflict={timer_conflict!r} says what to do with a timer: give its timer_id.")
         super().__init__(

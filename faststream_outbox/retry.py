@@ -25,6 +25,21 @@ class RetryStrategyProto(Protocol):
         """Return when to try again, or None to give up."""
 
 
+@runtime_checkable
+class RetryDelayProto(Protocol):
+    """Anything that can say how long to wait for the next attempt; None: for ever, the row is dead."""
+
+    def get_next_attempt_delay(
+        self,
+        *,
+        first_attempt_at: datetime,
+        last_attempt_at: datetime,
+        attempts_count: int,
+        exception: BaseException | None = None,
+    ) -> float | None:
+        """Return how many seconds after the last attempt to try again, or None to give up."""
+
+
 class RetryStrategy(ABC):
     """The base of the strategies: override either method, the other follows.
 

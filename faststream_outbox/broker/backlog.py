@@ -23,6 +23,7 @@ class BacklogWatch(Loop):
     """Counts the rows of every queue, on a connection that it holds only meanwhile."""
 
     failure_event = "backlog_failed"
+    task = "Counting the backlog"
 
     def __init__(self, store: Store, queues: Iterable[str], monitor: Monitor, *, interval: float) -> None:
         super().__init__(monitor)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fast_depends import Provider, dependency_provider
 from fast_depends.dependencies import Dependant
@@ -34,12 +34,19 @@ from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
 from faststream_outbox.message import OutboxMessage
-from faststream_outbox.metrics import MetricsRecorder, ignore
+from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.storage import QueueStats
+from faststream_outbox.storage.advice import advice
+from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.schema import check_tables
+from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.subscriber.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from faststream_outbox.testing.client import FakeOutboxClient
 
 
 class OutboxBroker(OutboxRegistrator, OutboxPublishing):
@@ -93,10 +100,10 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         provider: Provider | None = None,
         context: ContextRepo | None = None,
     ) -> None:
-        for name, table in (("outbox_table", outbox_table), ("dlq_table", dlq_table)):
-            if not isinstance(table, Table) and not (table is None and name == "dlq_table"):
-                maker = f"make_{name.removesuffix('_table')}_table"
-                raise TypeError(f"{name} is a Table, made by {maker}(metadata), not {type(table).__name__}.")
+        check_tables(outbox_table, dlq_table)
+        if graceful_timeout is not None:
+            check_number("graceful_timeout", graceful_timeout)
+        check_recorder(metrics_recorder)
         producer = OutboxProducer(parser=parser, decoder=decoder)
         client = OutboxClient(engine, outbox_table, dlq_table=dlq_table)
         config = OutboxBrokerConfig(
@@ -141,6 +148,15 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         )
 
     @property
+    def fake_client(self) -> "FakeOutboxClient":
+        """The rows in memory, while a `TestOutboxBroker` has put them in the place of the database."""
+        client: Any = self.client
+        if not hasattr(client, "dlq_rows"):
+            raise AttributeError("fake_client is there inside `async with TestOutboxBroker(broker)` only.")
+        fake: FakeOutboxClient = client
+        return fake
+
+    @property
     def _outbox_subscribers(self) -> list[OutboxSubscriber]:
         return cast("list[OutboxSubscriber]", self.subscribers)
 
@@ -160,7 +176,7 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         if consuming:
             if isinstance(self.client, OutboxClient):
                 check_pool(self.client.engine, len(consuming))
-            await self._look_at_the_table()
+            await self._look_at_the_tables()
         await super().start()
         self._watch_backlog()
 
@@ -175,15 +191,12 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         self._backlog = BacklogWatch(config.store, queues, BrokerMonitor(config), interval=interval)
         self._backlog.start()
 
-    async def _look_at_the_table(self) -> None:
+    async def _look_at_the_tables(self) -> None:
         """Say at once what would otherwise be found out by the first claim; it may yet be mended while we run."""
-        try:
-            await self.client.look()
-        except Exception as error:  # noqa: BLE001 - told, and tried again by every claim
-            message = f"The outbox cannot be read, and nothing is delivered before it can: {error}"
-            BrokerMonitor(cast("OutboxBrokerConfig", self.config)).report(
-                "outbox_unreadable", message, level=logging.ERROR, error=error
-            )
+        monitor = BrokerMonitor(cast("OutboxBrokerConfig", self.config))
+        for table, error in await self.client.look():
+            message = f"{table} cannot be read: {describe(error)}.{advice(error)} It is tried again until it can."
+            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)
 
     async def stop(
         self,

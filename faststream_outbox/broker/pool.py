@@ -3,7 +3,7 @@
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import QueuePool, StaticPool
 
 # Each subscriber claims on one connection and settles on another, whatever its max_workers is.
 PER_SUBSCRIBER: Final = 2
@@ -16,12 +16,14 @@ def check_pool(engine: AsyncEngine | None, subscribers: int) -> None:
     if engine is None:
         raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
     pool = engine.sync_engine.pool
+    if isinstance(pool, StaticPool):
+        raise RuntimeError("A StaticPool has one connection for all, and a subscriber needs two of its own.")  # noqa: TRY004 - no argument is wrong
     if not isinstance(pool, QueuePool):
         return
     overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy does not tell it otherwise
     needed, given = PER_SUBSCRIBER * subscribers + FOR_OTHERS, pool.size() + overflow
     if overflow >= 0 and given < needed:
         raise RuntimeError(
-            f"{subscribers} subscribers hold {PER_SUBSCRIBER} connections each and one more is needed to publish: "
+            f"Each subscriber ({subscribers} here) holds {PER_SUBSCRIBER} connections, and publishing needs one more: "
             f"{needed} in all, and this engine's pool gives {given}. Use create_async_engine(…, pool_size={needed})."
         )

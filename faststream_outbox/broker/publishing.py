@@ -43,7 +43,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
     ) -> int | None:
         """Write one message through your transaction: it is sent if, and when, that commits.
 
-        Nothing is committed and no transaction is opened here.
+        Nothing is committed here. A session that has no transaction yet begins one, which is yours to commit.
 
         Args:
             body: Whatever FastStream can encode; bytes are stored as they are.

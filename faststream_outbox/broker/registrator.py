@@ -19,7 +19,7 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.factory import create_publisher
 from faststream_outbox.publisher.usecase import OutboxPublisher
-from faststream_outbox.retry import RetryStrategyProto
+from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.subscriber.factory import create_subscriber
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
@@ -39,7 +39,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
-        retry_strategy: RetryStrategyProto | None = None,
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         # Outcomes are written whenever the settler is free, so these bound a statement, not a wait.
         terminal_batch_size: int = 500,

@@ -27,7 +27,7 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
-from faststream_outbox.retry import RetryStrategyProto
+from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -47,7 +47,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
-        retry_strategy: RetryStrategyProto | None = None,
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = 500,
         terminal_flush_interval_ms: float = 0.0,

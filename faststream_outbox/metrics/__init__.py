@@ -1,5 +1,6 @@
 """What a broker counts: one callable, called with an event's name and its tags."""
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +27,20 @@ BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "dead")
 def check_interval(seconds: float | None) -> float | None:
     """Refuse a `backlog_interval` that is none; counting reads the whole table, so a second is the least."""
     return None if seconds is None else check_number("backlog_interval", seconds, least=1.0)
+
+
+def check_recorder(recorder: object) -> None:
+    """Refuse what cannot be called, or would have to be awaited."""
+    if recorder is None:
+        return
+    if not callable(recorder):
+        raise TypeError(
+            f"metrics_recorder is called with an event and its tags, and {type(recorder).__name__} cannot be."
+        )
+    if inspect.iscoroutinefunction(recorder) or inspect.iscoroutinefunction(getattr(recorder, "__call__", None)):  # noqa: B004 - its kind is asked for
+        raise TypeError(
+            "metrics_recorder is a plain function: nobody awaits it. Hand over to a task if it has to wait."
+        )
 
 
 def ignore(event: str, tags: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """What a handler returns, on its way into the table: with the settling of the message that it answers."""
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
@@ -75,8 +76,15 @@ class ResponsePublisher(_AnswerPublisher):
         self._handler = handler
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
-        if not isinstance(cmd, OutboxPublishCommand) or not cmd.queue:
+        if not isinstance(cmd, OutboxPublishCommand) or self._published_by_others:
             return
-        others = (each for each in self._handler._publishers if each is not self)  # noqa: SLF001 - as FastStream does
-        if not any(isinstance(each, PublisherUsecase) for each in others):
+        if cmd.queue:
             await self._send(cmd, _extra_middlewares)
+        elif not getattr(self._config.context.get_local("message"), "reply_to", ""):
+            message = "An OutboxResponse without a queue was returned, and nobody publishes it: give it a queue."
+            self._config.logger.log(message, logging.WARNING, extra={"event": "response_dropped"})
+
+    @property
+    def _published_by_others(self) -> bool:
+        others = (each for each in self._handler._publishers if each is not self)  # noqa: SLF001 - as FastStream does
+        return any(isinstance(each, PublisherUsecase) for each in others)

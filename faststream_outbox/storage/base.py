@@ -172,8 +172,8 @@ class Store(ABC):
         """Open a transaction of the store's own to insert in, committed at its end."""
 
     @abstractmethod
-    async def look(self) -> None:
-        """Raise if the tables are not there to be read."""
+    async def look(self) -> list[tuple[str, Exception]]:
+        """Tell which tables cannot be read, and why."""
 
     @abstractmethod
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
@@ -204,6 +204,16 @@ class Store(ABC):
     @abstractmethod
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Raise `RuntimeError` with everything that the live tables lack, and the DDL that mends it."""
+
+
+def check_session(session: object) -> None:
+    """Refuse what is no asynchronous session or connection."""
+    if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
+        return
+    raise TypeError(
+        f"session is the AsyncSession or AsyncConnection of your open transaction, not {type(session).__name__}. "
+        "async with async_sessionmaker(engine)() as session, session.begin(): …"
+    )
 
 
 def check_row(row: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count, islice
 from typing import Any, Final
+from unittest.mock import NonCallableMock
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from faststream_outbox.storage.base import (
     TimerConflict,
     check_batch,
     check_row,
+    check_session,
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
@@ -78,7 +80,7 @@ class MemoryStore(Store):
         notify: bool = False,
     ) -> int | None:
         """Insert one row."""
-        del session
+        _check_session(session)
         return self._insert(row, timer_conflict, notify=notify)
 
     def insert_sync(
@@ -90,7 +92,7 @@ class MemoryStore(Store):
         notify: bool = False,
     ) -> int | None:
         """Insert one row."""
-        del session
+        _check_session(session)
         return self._insert(row, timer_conflict, notify=notify)
 
     def _insert(self, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
@@ -107,7 +109,7 @@ class MemoryStore(Store):
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows."""
-        del session
+        _check_session(session)
         rows = list(rows)
         check_batch(rows)
         ids = [self.add(row) for row in rows]
@@ -120,8 +122,9 @@ class MemoryStore(Store):
         """Open nothing: what is inserted is there at once."""
         yield
 
-    async def look(self) -> None:
-        """Return: the rows are here."""
+    async def look(self) -> list[tuple[str, Exception]]:
+        """Find nothing amiss: the rows are here."""
+        return []
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight."""
@@ -243,6 +246,12 @@ class _MemoryListening(Listening):
     def can_test(self) -> bool:
         """Tell that it can."""
         return True
+
+
+def _check_session(session: object) -> None:
+    """Refuse what Postgres would refuse; no session at all, or a mock of one, is what this store is for."""
+    if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
+        check_session(session)
 
 
 def _due(row: NewRow, now: float) -> float:

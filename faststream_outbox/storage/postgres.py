@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_scoped_session
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.base import (
@@ -16,6 +16,7 @@ from faststream_outbox.storage.base import (
     TimerConflict,
     check_batch,
     check_row,
+    check_session,
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
@@ -134,11 +135,16 @@ class PostgresStore(Store):
         async with self.engine.begin() as connection:
             yield connection
 
-    async def look(self) -> None:
-        """Raise if the tables, or columns of theirs, are not there."""
-        async with self.transaction() as connection:
-            for statement in self._statements.look:
-                await connection.run_sync(run_on, statement)
+    async def look(self) -> list[tuple[str, Exception]]:
+        """Tell which tables, or columns of theirs, are not there."""
+        failures: list[tuple[str, Exception]] = []
+        for table, statement in self._statements.look.items():
+            try:
+                async with self.transaction() as connection:
+                    await connection.run_sync(run_on, statement)
+            except Exception as error:  # noqa: BLE001 - it is what was asked for
+                failures.append((table, error))
+        return failures
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight, in the caller's transaction."""
@@ -204,11 +210,8 @@ async def _run(
     *args: _P.args,
     **kwargs: _P.kwargs,
 ) -> _T:
+    check_session(session)
     if isinstance(session, async_scoped_session):
         session = session()
-    if not isinstance(session, AsyncSession | AsyncConnection):
-        raise TypeError(
-            f"session is the AsyncSession or AsyncConnection of your open transaction, not {type(session).__name__}: "
-            "the message is written with your own changes, or not at all. Make one with async_sessionmaker(engine)."
-        )
-    return await session.run_sync(function, *args, **kwargs)
+    result: _T = await session.run_sync(function, *args, **kwargs)
+    return result

@@ -135,6 +135,23 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
     )
 
 
+def check_tables(outbox_table: Table, dlq_table: Table | None) -> None:
+    """Refuse what was not made by the functions above, or was given in the other's place."""
+    for name, table, make in (
+        ("outbox_table", outbox_table, make_outbox_table),
+        ("dlq_table", dlq_table, make_dlq_table),
+    ):
+        if table is None and name == "dlq_table":
+            continue
+        if not isinstance(table, Table):
+            raise TypeError(f"{name} is a Table, made by {make.__name__}(metadata), not {type(table).__name__}.")
+        lacking = [each.name for each in make(MetaData()).columns if each.name not in table.columns]
+        if lacking:
+            raise ValueError(
+                f"{name} {table.name!r} lacks {', '.join(lacking)}: make it with {make.__name__}(metadata)."
+            )
+
+
 def outbox_autovacuum_ddl(
     table_name: str = "outbox",
     *,

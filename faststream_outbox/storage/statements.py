@@ -194,10 +194,11 @@ RETURNING o.id""")
         return Statement(f"""SELECT {_ROW} FROM {self._outbox} o
  WHERE $1::text IS NULL OR o.queue = $1::text ORDER BY o.id LIMIT $2::bigint""")
 
-    def _look(self) -> list[Statement]:
-        statements = [Statement(f"SELECT {_ROW} FROM {self._outbox} o LIMIT 0")]
+    def _look(self) -> dict[str, Statement]:
+        statements = {f"The outbox {self._outbox}": Statement(f"SELECT {_ROW} FROM {self._outbox} o LIMIT 0")}
         if self._dlq is not None:
-            statements.append(Statement(f"SELECT {_DEAD_ROW} FROM {self._dlq} LIMIT 0"))
+            dead = Statement(f"SELECT {_DEAD_ROW} FROM {self._dlq} LIMIT 0")
+            statements[f"The dead-letter table {self._dlq}"] = dead
         return statements
 
     def _claim(self) -> Statement:

@@ -22,6 +22,7 @@ class Claimer(Loop):
     """Keeps the ledger filled while handlers run, one claim at a time."""
 
     failure_event = "claim_failed"
+    task = "Claiming rows"
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from faststream_outbox._faststream import (
     default_filter,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.retry import RetryStrategyProto
+from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.subscriber.pipeline import PipelineOptions
 
 
@@ -34,7 +34,7 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     _outer_config: OutboxBrokerConfig = field(default_factory=OutboxBrokerConfig)
 
     queues: Sequence[str]
-    retry_strategy: RetryStrategyProto
+    retry_strategy: RetryStrategyProto | RetryDelayProto
     options: PipelineOptions = field(default_factory=PipelineOptions)
     propagate_inbound_headers: bool = False
     middlewares: Sequence[BrokerMiddleware[Any]] = ()

@@ -21,6 +21,7 @@ class Worker(Loop):
     """One of the `max_workers` that handle rows side by side."""
 
     failure_event = "dispatch_failed"
+    task = "Handling a row"
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Worker(Loop):
         pace: Pace,
         *,
         max_deliveries: int | None,
+        interruptible: bool = True,
     ) -> None:
         super().__init__(journal.monitor)
         self._ledger = ledger
@@ -39,6 +41,7 @@ class Worker(Loop):
         self._journal = journal
         self._pace = pace
         self._max_deliveries = max_deliveries
+        self._interruptible = interruptible
 
     async def step(self) -> None:
         """Wait for a row and handle it."""
@@ -55,7 +58,10 @@ class Worker(Loop):
         try:
             outcome = await self._handle(held.row)
         except BaseException as error:
-            self._settle(Settlement(held.lease, _again(held.row, error)))
+            stopped = isinstance(error, asyncio.CancelledError) and being_cancelled()
+            # What cannot be interrupted still runs: its row is left to its lease, lest it runs twice at the same time.
+            if self._interruptible or not stopped:
+                self._settle(Settlement(held.lease, _again(held.row, error, stopped=stopped)))
             raise
         finally:
             held.end()
@@ -63,9 +69,9 @@ class Worker(Loop):
         self._settle(Settlement(held.lease, outcome))
 
 
-def _again(row: OutboxRow, error: BaseException) -> Retry:
-    if isinstance(error, asyncio.CancelledError) and being_cancelled():
-        # Stopped in the middle of it: no attempt, and free at once, rather than when its lease runs out.
+def _again(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:
+    if stopped:
+        # In the middle of it: no attempt, and free at once, rather than when its lease runs out.
         return Retry(0.0, row.attempts_count, error=error)
     return Retry(_AFTER_A_BUG, row.attempts_count + 1, error=error)
 

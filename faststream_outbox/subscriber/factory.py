@@ -1,7 +1,7 @@
 """Makes subscribers, and refuses what cannot work where it is written."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from faststream.middlewares import AckPolicy
@@ -9,7 +9,7 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox._faststream import BrokerMiddleware, CallsCollection, Filter
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryStrategyProto
+from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
 from faststream_outbox.subscriber.pipeline import PipelineOptions
@@ -26,7 +26,7 @@ def create_subscriber(
     max_fetch_interval: float,
     lease_ttl_seconds: float,
     max_deliveries: int | None,
-    retry_strategy: RetryStrategyProto | None,
+    retry_strategy: RetryStrategyProto | RetryDelayProto | None,
     ack_policy: AckPolicy,
     terminal_batch_size: int,
     terminal_flush_interval_ms: float,
@@ -80,6 +80,8 @@ def create_subscriber(
 
 
 def _check_queues(queues: str | Sequence[str]) -> list[str]:
+    if not isinstance(queues, Iterable):
+        raise TypeError(f"queues is a queue's name, or several, not {type(queues).__name__}.")
     names = [queues] if isinstance(queues, str) else list(queues)
     if not names:
         raise ValueError("A subscriber needs a queue: broker.subscriber('orders').")

@@ -17,6 +17,7 @@ class LeaseKeeper(Loop):
     """Renews all leases in one statement, three times in the life of one."""
 
     failure_event = "renew_failed"
+    task = "Renewing leases"
 
     def __init__(self, link: Link, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
         super().__init__(monitor)

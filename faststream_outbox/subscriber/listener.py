@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from faststream_outbox.storage import Listening, Store
+from faststream_outbox.storage.advice import advice
 from faststream_outbox.subscriber.backoff import Backoff
-from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.events import Monitor, describe
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.patience import within
 
@@ -25,6 +26,7 @@ class Listener(Loop):
     """Keeps one connection listening; `on_gap` is called when it hears again and may have missed something."""
 
     failure_event = "listen_lost"
+    task = "Listening"
 
     def __init__(
         self, store: Store, on_queue: Callable[[str], None], on_gap: Callable[[], None], monitor: Monitor
@@ -67,7 +69,9 @@ class Listener(Loop):
         self._hears = False
         if not self._reported:
             self._reported = True
-            self._monitor.report(self.failure_event, _LOST.format(error=error), level=logging.WARNING, error=error)
+            unheard = _POOLED if isinstance(error, TimeoutError) else advice(error)
+            message = _LOST.format(error=describe(error)) + unheard
+            self._monitor.report(self.failure_event, message, level=logging.WARNING, error=error)
         await self._close()
         await self._backoff.wait()
 
@@ -97,6 +101,9 @@ async def _sleep_unless_lost(listening: Listening) -> None:
 
 _LOST: Final = (
     "Notifications are not heard ({error}). Until they are, and it is tried again every few seconds, rows are found by "
-    "polling, after max_fetch_interval at the latest. A pooler in transaction mode never lets them through: connect "
-    "the broker's engine to Postgres directly, or through a pool in session mode."
+    "polling, after max_fetch_interval at the latest."
+)
+_POOLED: Final = (
+    " A pooler in transaction mode never lets them through: connect the broker's engine to Postgres directly, or "
+    "through a pool in session mode."
 )

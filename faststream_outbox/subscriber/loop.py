@@ -5,6 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Final
 
+from faststream_outbox.storage.advice import advice
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.events import Monitor, describe
 
@@ -18,10 +19,13 @@ class Loop(ABC):
 
     # The event under which a failing step is reported.
     failure_event: str
+    # What a step does, for a person to read.
+    task: str
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._backoff = Backoff()
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,14 +68,24 @@ class Loop(ABC):
             except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
                 await self._recover(error)
             else:
-                self._backoff.reset()
+                self._succeed()
 
     async def _recover(self, error: Exception | None) -> None:
-        name = type(self).__name__
-        message = f"{name} failed and goes on: {describe(error)}"
-        self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
-        if not being_cancelled():
-            await self._backoff.wait()
+        self._failures += 1
+        # All that is to be known the first time, then a line at ever longer intervals: an outage is no news for long.
+        if self._failures & (self._failures - 1) == 0:
+            times = "" if self._failures == 1 else f" {self._failures} times in a row"
+            message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advice(error)}"
+            first = error if self._failures == 1 else None
+            self._monitor.report(self.failure_event, message, level=logging.ERROR, error=first)
+        await self._backoff.wait()
+
+    def _succeed(self) -> None:
+        self._backoff.reset()
+        if self._failures > 1:
+            message = f"{self.task} works again, after {self._failures} failures."
+            self._monitor.report("recovered", message, level=logging.INFO)
+        self._failures = 0
 
 
 def being_cancelled() -> bool:

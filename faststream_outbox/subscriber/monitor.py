@@ -1,5 +1,6 @@
 """What happens inside a broker, told to its logger and its metrics recorder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from faststream_outbox.configs import OutboxBrokerConfig
@@ -9,14 +10,15 @@ from faststream_outbox.subscriber.events import Monitor
 class BrokerMonitor(Monitor):
     """Logs through the broker's logger, and records through the user's recorder under the subscriber's name."""
 
-    def __init__(self, config: OutboxBrokerConfig, subscriber: str = "") -> None:
+    def __init__(self, config: OutboxBrokerConfig, subscriber: str = "", queues: Sequence[str] = ()) -> None:
         super().__init__()
         self._config = config
         self._tags = {"subscriber": subscriber} if subscriber else {}
+        self._origin = {**self._tags, "queue": ",".join(queues)} if queues else self._tags
 
     def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        """Write through the broker's logger; what is not about a row, and so names no queue, names the subscriber."""
-        extra = extra if "queue" in extra else {**self._tags, **extra}
+        """Write through the broker's logger; what is not about one row tells of which subscriber it is."""
+        extra = extra if "row_id" in extra else {**self._origin, **extra}
         self._config.logger.log(message, level, extra=extra, exc_info=error)
 
     def write_metric(self, event: str, tags: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ class Notifier(Loop):
     """Sends what is put, the first at once; what could not be sent is kept until it is."""
 
     failure_event = "notify_failed"
+    task = "Notifying other processes"
 
     def __init__(self, store: Store, monitor: Monitor) -> None:
         super().__init__(monitor)

@@ -59,6 +59,7 @@ class Pipeline:
         options: PipelineOptions | None = None,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
+        interruptible: bool = True,
     ) -> None:
         options = options or PipelineOptions()
         self._monitor = monitor or Monitor()
@@ -97,7 +98,11 @@ class Pipeline:
         )
         self._dispatcher = Dispatcher(
             [
-                Worker(self._ledger, handle, self._settler.put, journal, pace, max_deliveries=options.max_deliveries)
+                Worker(
+                    *(self._ledger, handle, self._settler.put, journal, pace),
+                    max_deliveries=options.max_deliveries,
+                    interruptible=interruptible,
+                )
                 for _ in range(options.max_workers)
             ]
         )

@@ -20,6 +20,7 @@ class Returner(Loop):
     """Looks now and then for rows that have waited too long; `too_slow` hears for how long."""
 
     failure_event = "release_failed"
+    task = "Giving rows back"
 
     def __init__(self, link: Link, ledger: Ledger, monitor: Monitor, *, too_slow: Callable[[float], None]) -> None:
         super().__init__(monitor)

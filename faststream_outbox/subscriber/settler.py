@@ -29,6 +29,7 @@ class Settler(Loop):
     """
 
     failure_event = "settle_failed"
+    task = "Settling rows"
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """A subscriber as FastStream knows it: wires the parts of this room, and has no loop of its own."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -114,7 +115,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     @property
     def monitor(self) -> BrokerMonitor:
         """What tells of this subscriber."""
-        return BrokerMonitor(self._outer_config, self.specification.call_name)
+        return BrokerMonitor(self._outer_config, self.specification.call_name, self.queues)
 
     @property
     def judge(self) -> Judge:
@@ -136,9 +137,15 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             options=self.config.options,
             monitor=self.monitor,
             announce=self._announce,
+            interruptible=self._interruptible,
         )
         self._subscribe(self._pipeline.wake)
         self._pipeline.start()
+
+    @property
+    def _interruptible(self) -> bool:
+        """Whether a handler ends when it is cancelled; one that is a plain function runs on, in its thread."""
+        return all(inspect.iscoroutinefunction(inspect.unwrap(call.handler._declared_call)) for call in self.calls)  # noqa: SLF001 - as FastStream does
 
     def _subscribe(self, wake: Callable[[], None]) -> None:
         if self._outer_config.wakeup is not None:

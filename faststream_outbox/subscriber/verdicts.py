@@ -9,7 +9,7 @@ from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
-from faststream_outbox.retry import DEFAULT_RETRY, RetryStrategyProto
+from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
 from faststream_outbox.subscriber.events import Monitor
 
@@ -23,7 +23,7 @@ class Judge:
     def __init__(
         self,
         policy: AckPolicy,
-        strategy: RetryStrategyProto,
+        strategy: RetryStrategyProto | RetryDelayProto,
         render: LastExceptionRenderer | None,
         monitor: Monitor,
     ) -> None:
@@ -44,6 +44,16 @@ class Judge:
                 return self._dead("rejected", delivery, error)
             case Nacked(delay=float() | int() as delay):
                 return Retry(delay, delivery.attempts_count + 1, error=error)
+            case None if error is None:
+                self._monitor.report(
+                    "no_verdict",
+                    f"The handler of row {delivery.id} gave no verdict, so it counts as failed: it has to call "
+                    "ack(), nack() or reject() on its message.",
+                    level=logging.WARNING,
+                    row_id=delivery.id,
+                    queue=delivery.queue,
+                )
+                return self._retry_or_dead(delivery, error)
             case _:
                 return self._retry_or_dead(delivery, error)
 

@@ -3,13 +3,14 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 from unittest import mock
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from faststream_outbox._faststream import EnterType, TestBroker
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
@@ -19,16 +20,14 @@ from faststream_outbox.subscriber.wakeup import Wakeup
 from faststream_outbox.testing.client import FakeOutboxClient
 from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer
 
-if TYPE_CHECKING:
-    from faststream_outbox.client import AbstractOutboxClient
-
 
 class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker):
     """Runs a broker, or several, on rows in memory; `session` may be left out.
 
     By default `publish` runs the handler before it returns, timers fire at once, and what the handler raises surfaces.
     With `run_loops=True` the real loops run on those rows: retries are scheduled, timers wait, leases expire. With
-    `with_real=True` the real database is used, and a publish without a session is committed at once.
+    `with_real=True` the real database is used, that of `engine` where one is given, and a publish without a session is
+    committed at once.
 
     Example:
         async with TestOutboxBroker(broker) as test_broker:
@@ -45,6 +44,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         *,
         run_loops: bool = False,
         with_real: bool = False,
+        engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None: ...
 
@@ -54,6 +54,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         *brokers: OutboxBroker,
         run_loops: bool = False,
         with_real: bool = False,
+        engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None: ...
 
@@ -62,13 +63,18 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         *brokers: OutboxBroker,
         run_loops: bool = False,
         with_real: bool = False,
+        engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None:
+        _check_brokers(brokers)
+        if engine is not None and not with_real:
+            raise ValueError("engine is what with_real=True runs on: in memory there is none.")
         if run_loops and with_real:
             raise ValueError("with_real runs the loops anyway, on the real database: leave run_loops out.")
         # To FastStream a broker whose loops run is a real one: it starts and stops it, where it fakes the others.
         super().__init__(*brokers, with_real=with_real or run_loops, connect_only=connect_only)
         self._in_memory = not with_real
+        self._engine = engine
         self._run_loops = run_loops
         self._clients = {} if with_real else _clients(brokers)
 
@@ -98,22 +104,13 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         with ExitStack() as stack:
             for broker in self.brokers:
                 if self._in_memory:
-                    stack.enter_context(self._patch_client(broker))
+                    stack.enter_context(_on_client(broker, self._clients[broker]))
                 else:
+                    if self._engine is not None:
+                        stack.enter_context(_on_client(broker, _client_on(self._engine, broker)))
                     stack.enter_context(_producer_of(broker, CommittingProducer.of(broker)))
             async with super()._create_ctx() as brokers:
                 yield brokers
-
-    @contextmanager
-    def _patch_client(self, broker: OutboxBroker) -> Generator[None, None, None]:
-        config, client = broker.config.broker_config, self._clients[broker]
-        real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
-        config.client, config.wakeup = client, Wakeup(client.store, BrokerMonitor(config))
-        try:
-            with mock.patch.object(broker, "fake_client", client, create=True):
-                yield
-        finally:
-            config.client, config.wakeup = real
 
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
@@ -146,6 +143,35 @@ def _producer_of(broker: OutboxBroker, producer: OutboxProducer) -> Generator[No
         config.producer = own
 
 
+def _check_brokers(brokers: tuple[Any, ...]) -> None:
+    if not brokers:
+        raise TypeError("TestOutboxBroker(broker) needs a broker, or several.")
+    for broker in brokers:
+        if not isinstance(broker, OutboxBroker):
+            kind = type(broker).__name__
+            raise TypeError(f"TestOutboxBroker takes OutboxBrokers, not {kind}: give the broker that it belongs to.")
+        if isinstance(broker.client, FakeOutboxClient):
+            raise RuntimeError("This broker runs in a TestOutboxBroker already: one at a time.")  # noqa: TRY004 - its state is wrong, not its type
+
+
+@contextmanager
+def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[None, None, None]:
+    """Let a broker work on other rows for a while, and wake its subscribers from there."""
+    config = broker.config.broker_config
+    real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
+    config.client, config.wakeup = client, Wakeup(client.store, BrokerMonitor(config))
+    try:
+        yield
+    finally:
+        config.client, config.wakeup = real
+
+
+def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:
+    """Make a client for a broker's tables in another database."""
+    store: Any = broker.client.store
+    return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table)
+
+
 def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutboxClient]:
     """One client per table: brokers that share one see each other's messages."""
     by_table: dict[str, FakeOutboxClient] = {}
@@ -157,8 +183,8 @@ def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutbox
     return clients
 
 
-def fake_session() -> AsyncSession:
+def fake_session() -> Any:
     """Make a session for code under test that insists on one: it does nothing, and says that it is in a transaction."""
     session = mock.AsyncMock(spec=AsyncSession)
     session.in_transaction.return_value = True
-    return cast("AsyncSession", session)
+    return session

@@ -40,6 +40,7 @@ async def test_a_missing_table_is_told_and_may_yet_come(postgres: PostgresBacken
         await postgres.create()
         await publish(broker, postgres, 1)
         await until(lambda: handled)
+        assert records.named("recovered")
         assert await broker.ping()
 
 
@@ -150,7 +151,7 @@ async def test_a_server_that_crashes_twice_under_load(driver: str) -> None:
                 await asyncio.to_thread(server.stop, "immediate")
                 assert not await broker.ping(timeout=2)
                 await asyncio.to_thread(server.start)
-            await until_empty(postgres)
+            await until_empty_again(postgres)
             await until_pings(broker)
         await engine.dispose()
     assert sorted(handled) == list(range(400))

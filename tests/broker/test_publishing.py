@@ -64,7 +64,7 @@ async def test_the_memory_store_refuses_the_same(wrong: dict[str, Any], error: t
     async with TestOutboxBroker(broker) as test_broker:
         with pytest.raises(error, match=words):
             await test_broker.publish({"a": 1}, **{"queue": "q", **wrong})
-        assert test_broker.fake_client.rows == []  # type: ignore[attr-defined] # there while the test broker is
+        assert test_broker.fake_client.rows == []
 
 
 async def test_sessions_of_the_wrong_kind(postgres: PostgresBackend, outbox_postgres: Database) -> None:

@@ -76,7 +76,7 @@ def test_a_strategy_with_either_method_will_do() -> None:
         def get_next_attempt_delay(self, **_attempt: Any) -> float | None:
             return 1.0
 
-    OutboxBroker(outbox_table=TABLE).subscriber("q", retry_strategy=OnlyDelay())  # type: ignore[arg-type] # not the protocol
+    OutboxBroker(outbox_table=TABLE).subscriber("q", retry_strategy=OnlyDelay())
 
 
 def test_a_broker_needs_its_tables() -> None:

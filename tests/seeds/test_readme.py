@@ -216,7 +216,7 @@ async def test_the_testing_snippets(reader: Reader) -> None:
     await reader.type(LOOPS)
     async with TestOutboxBroker(reader.broker):
         await reader.broker.publish(1, queue="nobody", activate_in=dt.timedelta(hours=1))
-        [row] = reader.broker.fake_client.rows  # type: ignore[attr-defined] # there while the test broker is
+        [row] = reader.broker.fake_client.rows
         assert row.next_attempt_at > dt.datetime.now(dt.UTC) + dt.timedelta(minutes=59)
 
 
@@ -251,7 +251,7 @@ async def test_the_registration_snippets(reader: Reader) -> None:
         raise failures.pop(0)
 
     async with TestOutboxBroker(broker, run_loops=True) as test_broker:
-        client = broker.fake_client  # type: ignore[attr-defined] # there while the test broker is
+        client = broker.fake_client
         await test_broker.publish(b"", queue="transient")
         async with asyncio.timeout(20):
             while client.rows:
