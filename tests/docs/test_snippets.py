@@ -42,6 +42,20 @@ async def test_page(page: Path, outbox_postgres: Database, tmp_path: Path, capsy
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_an_await_outside_a_function_means(page: Path) -> None:
+    def is_a_file(block: str) -> bool:
+        try:
+            compile(block, page, "exec")
+        except SyntaxError:
+            return False
+        return True
+
+    before_the_first_block = page.read_text().partition("```python\n")[0]
+    said = "inside an async function of yours" in " ".join(before_the_first_block.split())
+    assert said is not all(map(is_a_file, blocks(page)))
+
+
 async def run(code: CodeType, namespace: dict[str, Any]) -> None:
     result = eval(code, namespace)  # noqa: S307 - our own documentation
     if inspect.iscoroutine(result):
