@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.base import check_timer_conflict
 from faststream_outbox.storage.checks import check_name, check_schedule
@@ -181,6 +182,8 @@ class OutboxResponse(Response):
             if value is not None:
                 check_name(name, value)
         check_schedule(activate_in, activate_at)
+        if correlation_id is None and headers is not None:
+            correlation_id = headers.get(CORRELATION_ID)  # or else the message's own would be passed on
         super().__init__(body, headers=None if headers is None else dict(headers), correlation_id=correlation_id)
         self.queue = queue
         self.session = session

@@ -172,10 +172,9 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
     async def start(self) -> None:
         """Begin to deliver: connect, and start every subscriber."""
         await self.connect()
-        consuming = [each for each in self._outbox_subscribers if each.calls]
-        if consuming:
+        if self.subscribers:
             if isinstance(self.client, OutboxClient):
-                check_pool(self.client.engine, len(consuming))
+                check_pool(self.client.engine, len(self.subscribers))
             await self._look_at_the_tables()
         await super().start()
         self._watch_backlog()

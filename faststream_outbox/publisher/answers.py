@@ -67,7 +67,7 @@ class ReplyPublisher(_AnswerPublisher):
 
 
 class ResponsePublisher(_AnswerPublisher):
-    """Publishes an `OutboxResponse` that names its own queue, unless a publisher on the handler does so anyway."""
+    """Publishes an `OutboxResponse` to the queue that it names, besides what the handler's publishers do with it."""
 
     __slots__ = ("_handler",)
 
@@ -75,16 +75,23 @@ class ResponsePublisher(_AnswerPublisher):
         super().__init__(config)
         self._handler = handler
 
+    def serves(self, config: OutboxBrokerConfig) -> bool:
+        """Whether it publishes for the broker, or the router, with this configuration."""
+        return self._config is config
+
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
-        if not isinstance(cmd, OutboxPublishCommand) or self._published_by_others:
+        context = self._config.context
+        # A handler may be that of several brokers, each of which has one of these.
+        if not isinstance(cmd, OutboxPublishCommand):
+            return
+        if getattr(context.get_local("handler_"), "_outer_config", None) is not self._config:
             return
         if cmd.queue:
             await self._send(cmd, _extra_middlewares)
-        elif not getattr(self._config.context.get_local("message"), "reply_to", ""):
+        elif not self._published_by_others and not getattr(context.get_local("message"), "reply_to", ""):
             message = "An OutboxResponse without a queue was returned, and nobody publishes it: give it a queue."
             self._config.logger.log(message, logging.WARNING, extra={"event": "response_dropped"})
 
     @property
     def _published_by_others(self) -> bool:
-        others = (each for each in self._handler._publishers if each is not self)  # noqa: SLF001 - as FastStream does
-        return any(isinstance(each, PublisherUsecase) for each in others)
+        return any(isinstance(each, PublisherUsecase) for each in self._handler._publishers)  # noqa: SLF001 - as FastStream does

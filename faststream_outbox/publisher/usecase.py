@@ -8,6 +8,7 @@ from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import PublisherMiddleware, PublisherSpecification, PublisherUsecase
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.publisher.answers import address_answer
 from faststream_outbox.publisher.config import OutboxPublisherConfig
 from faststream_outbox.publisher.producer import NO_REQUESTS
@@ -81,9 +82,11 @@ class OutboxPublisher(PublisherUsecase):
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
         answer = OutboxPublishCommand.from_cmd(cmd)
-        answer.destination = answer.destination or self.queue
+        answer.destination = self.queue
         answer.reply_to = answer.reply_to or self.reply_to
         answer.add_headers(self.headers, override=False)
+        # Passed on from the message at hand, unless these headers say otherwise.
+        answer.correlation_id = answer.headers.get(CORRELATION_ID, answer.correlation_id)
         address_answer(answer, self._outer_config)
         await self._basic_publish(answer, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 

@@ -55,6 +55,11 @@ class ClaimCursor:
         self._waiting = list(self.queues)  # the longest unserved first
         self._sweep_at = -math.inf
         self._sweep_took = math.inf
+        self._swept = False
+
+    def sweep_in(self, now: float) -> float | None:
+        """Tell when to claim again for what appeared below the marks; None when the last claim has looked there."""
+        return None if self._swept else max(0.0, self._sweep_at - now)
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
         """Decide what to ask of which queue; `now` is the monotonic clock."""
@@ -85,6 +90,7 @@ class ClaimCursor:
                 self._busy.discard(queue)
                 self.reach[queue] = END
         self._waiting.sort(key=taken.__contains__)
+        self._swept = plan.sweep
         if plan.sweep:
             self._put_off_sweep(began, ended)
         return len(rows) >= plan.limit or any(

@@ -84,7 +84,7 @@ _ROW: Final = ", ".join(
 # What the dead-letter table keeps of a row.
 _DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
          created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception"""
-_LEASE: Final = """acquired_at = now(), deliveries_count = o.deliveries_count + 1,
+_LEASE: Final = """acquired_at = now(), deliveries_count = least(o.deliveries_count, 9223372036854775806) + 1,
        lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
 # The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
 # visits, and locks, in the order of ids; a plain join may as well walk the whole index.

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
+from faststream_outbox.subscriber.ending import give_back
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
@@ -16,6 +17,8 @@ from faststream_outbox.subscriber.pause import Pause
 
 # Suspects run alone, so nothing else runs meanwhile: they get at most half of the time, in slices of this length.
 _SUSPECT_SLICE: Final = 0.5
+# How long they may wait to be alone, if it has to be: longer each time, because a slow handler may always be running.
+_LONGEST_PATIENCE: Final = 60.0
 
 
 class Claimer(Loop):
@@ -49,6 +52,7 @@ class Claimer(Loop):
         self._pause = Pause(min_interval=min_interval, max_interval=max_interval)
         self._suspects_at = 0.0
         self._suspects_left = True  # for all we know
+        self._suspect_patience = _SUSPECT_SLICE
         self._claimed_at = -math.inf
         self._waits_for_handlers = False
 
@@ -89,17 +93,26 @@ class Claimer(Loop):
             self._suspects_at = 0.0  # there is nothing else to run, so they need not share the time
             return
         if not claim.more:
-            await self._pause.wait(await self._link.run(lambda lane: lane.next_due(self._cursor)))
+            await self._pause.wait(
+                await self._link.run(lambda lane: lane.next_due(self._cursor)), at_most=self._patience()
+            )
+
+    def _patience(self) -> float:
+        """How long to wait at most: for a look below the marks, where late commits are, and for leases that ran out."""
+        now = time.monotonic()
+        sweep_in = self._cursor.sweep_in(now)
+        return min(self._suspects_at - now, math.inf if sweep_in is None else sweep_in)
 
     async def _wait_for_room(self) -> None:
         # What is best changes while handlers run, and every row that is settled lets us look again.
         while len(self._ledger) > self._pace.refill_at:
             await self._wait_for_handlers(len(self._ledger) - 1)
 
-    async def _wait_for_handlers(self, count: int) -> None:
+    async def _wait_for_handlers(self, count: int, seconds: float | None = None) -> None:
         self._waits_for_handlers = True
         try:
-            await self._ledger.wait_until_at_most(count)
+            async with asyncio.timeout(seconds):
+                await self._ledger.wait_until_at_most(count)
         finally:
             self._waits_for_handlers = False
             self._claimed_at = time.monotonic()  # nothing could be claimed before
@@ -117,14 +130,23 @@ class Claimer(Loop):
             if not claim.rows:
                 self._suspects_left = False
                 break
-            await self._wait_for_handlers(len(claim.rows))
+            try:
+                await self._wait_for_handlers(len(claim.rows), self._suspect_patience)
+            except TimeoutError:
+                # Something slow is running. Others may not wait for it: fresh rows have as much time, and then again.
+                await give_back(self._ledger.take_aside(), self._link, self._monitor)
+                self._suspects_at = time.monotonic() + self._suspect_patience
+                self._suspect_patience = min(2 * self._suspect_patience, _LONGEST_PATIENCE)
+                self._suspects_left = False
+                return
+            self._suspect_patience = _SUSPECT_SLICE
             alone_at = alone_at or time.monotonic()
             self._ledger.admit_all()
             await self._wait_for_handlers(0)
         now = time.monotonic()
         took = 0.0 if alone_at is None else now - alone_at
         # Those that are left need not wait for more to expire.
-        rest = 0.0 if self._suspects_left else min(self._max_interval, self._lease_seconds / 10)
+        rest = 0.0 if self._suspects_left else min(self._max_interval, max(_SUSPECT_SLICE, self._lease_seconds / 10))
         self._suspects_at = now + max(took, rest)
         if self._suspects_left:
             self._pause.expect(took)

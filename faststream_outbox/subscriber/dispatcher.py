@@ -7,7 +7,7 @@ from typing import Final
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Ledger
-from faststream_outbox.subscriber.loop import Loop, being_cancelled
+from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.pace import Pace
 
 # Handles one row and says what became of it. It answers for its own failures; what it raises all the same is a bug.
@@ -58,7 +58,7 @@ class Worker(Loop):
         try:
             outcome = await self._handle(held.row)
         except BaseException as error:
-            stopped = isinstance(error, asyncio.CancelledError) and being_cancelled()
+            stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # What cannot be interrupted still runs: its row is left to its lease, lest it runs twice at the same time.
             if self._interruptible or not stopped:
                 self._settle(Settlement(held.lease, _again(held.row, error, stopped=stopped)))
@@ -81,6 +81,7 @@ class Dispatcher:
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers
+        self._interrupting = False
 
     def start(self) -> None:
         """Let the workers begin."""
@@ -89,7 +90,13 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Stop all workers, in the middle of a handler if need be."""
+        self._interrupting = True
         await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether handlers are being cancelled, because the time for draining is over."""
+        return self._interrupting
 
     @property
     def alive(self) -> bool:

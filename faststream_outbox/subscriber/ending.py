@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from faststream_outbox.subscriber.announcer import Announce
 from faststream_outbox.subscriber.events import Monitor, describe
 from faststream_outbox.subscriber.ledger import Held
 from faststream_outbox.subscriber.link import Link
@@ -38,8 +39,8 @@ async def in_time(ending: Awaitable[object]) -> None:
             await ending
 
 
-async def give_back(held: Sequence[Held], link: Link, monitor: Monitor) -> None:
-    """Release rows, their delivery uncounted; if that fails, their leases run out by themselves."""
+async def give_back(held: Sequence[Held], link: Link, monitor: Monitor, announce: Announce | None = None) -> None:
+    """Release rows, their delivery uncounted, and tell others; if that fails, their leases run out by themselves."""
     if not held:
         return
     try:
@@ -48,3 +49,6 @@ async def give_back(held: Sequence[Held], link: Link, monitor: Monitor) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, others get the rows a little later
         message = f"{len(held)} rows could not be given back: {describe(error)}"
         monitor.report("release_failed", message, error=error)
+        return
+    if announce is not None:
+        announce({one.row.queue for one in held})

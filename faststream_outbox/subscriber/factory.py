@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from faststream.middlewares import AckPolicy
 
@@ -15,6 +15,9 @@ from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSu
 from faststream_outbox.subscriber.pipeline import PipelineOptions
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+# Longer intervals and leases are slips of a unit.
+_LONGEST: Final = 7 * 86_400.0
 
 
 def create_subscriber(
@@ -93,8 +96,8 @@ def _check_queues(queues: str | Sequence[str]) -> list[str]:
 
 
 def _check_positive(what: str, value: float) -> float:
-    if check_number(what, value) == 0:
-        raise ValueError(f"{what} is more than 0 seconds.")
+    if not 0 < check_number(what, value) <= _LONGEST:
+        raise ValueError(f"{what} is more than 0 seconds, and {_LONGEST:g} at most: a week.")
     return float(value)
 
 

@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import TypeVar
+from contextlib import AsyncExitStack, suppress
+from typing import Final, TypeVar
 
 from faststream_outbox.storage import Store, StoreConnection
+from faststream_outbox.subscriber.patience import within
 
 T = TypeVar("T")
+
+# How long to wait for a lane to be closed that is thrown away; the server need not be asked.
+_CLOSING_LIMIT: Final = 2.0
 
 
 class Link:
     """Runs operations on a lane of its own, one at a time; whoever shares it waits for its turn."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, limit: float = 30.0) -> None:
         self._store = store
+        self._limit = limit
         self._turn = asyncio.Lock()
         self._lane: StoreConnection | None = None
         self._stack = AsyncExitStack()
@@ -25,9 +30,11 @@ class Link:
             if self._lane is None:
                 self._lane = await self._stack.enter_async_context(self._store.connect())
             try:
-                return await operation(self._lane)
+                # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
+                return await within(self._limit, _run(operation, self._lane))
             except BaseException as error:
-                await self._close(error)
+                with suppress(TimeoutError):
+                    await within(_CLOSING_LIMIT, self._close(error))
                 raise
 
     async def close(self) -> None:
@@ -42,3 +49,7 @@ class Link:
         except BaseException as closing:
             if error is None or isinstance(closing, asyncio.CancelledError):
                 raise
+
+
+async def _run(operation: Callable[[StoreConnection], Awaitable[T]], lane: StoreConnection) -> T:
+    return await operation(lane)

@@ -65,7 +65,7 @@ class Listener(Loop):
             self._reported = False
             self._monitor.report("listen_restored", "Notifications are heard again.", level=logging.INFO)
 
-    async def _recover(self, error: Exception | None) -> None:
+    async def _recover(self, error: BaseException) -> None:
         self._hears = False
         if not self._reported:
             self._reported = True

@@ -12,6 +12,7 @@ from faststream_outbox.subscriber.events import Monitor, describe
 # A handler may catch its cancellation and go on, so it gets another; whoever is deaf to all of them is left behind.
 _CANCELLATIONS: Final = 3
 _BETWEEN_CANCELLATIONS: Final = 5.0
+_BEFORE_REVIVAL: Final = 0.1
 
 
 class Loop(ABC):
@@ -26,19 +27,34 @@ class Loop(ABC):
         self._monitor = monitor
         self._backoff = Backoff()
         self._failures = 0
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to repeat."""
-        self._task = asyncio.create_task(self._run(), name=type(self).__name__)
+        self._stopping = False
+        self._spawn()
+
+    def _spawn(self) -> None:
+        if not self._stopping:
+            self._task = asyncio.create_task(self._run(), name=type(self).__name__)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Begin anew if nobody asked for the end: a handler may have cancelled the task that it ran in.
+
+        Not at once: should the event loop be ending, and have cancelled everything, then there is no later.
+        """
+        if not self._stopping:
+            task.get_loop().call_later(_BEFORE_REVIVAL, self._spawn)
 
     async def stop(self) -> None:
         """Stop at once, in the middle of a step if need be; asked twice, it waits for the same end."""
-        task = self._task
+        task, asked, self._stopping = self._task, self._stopping, True
         if task is None:
             return
         for attempt in range(_CANCELLATIONS):
-            if attempt or not task.cancelling():
+            if attempt or not asked:
                 task.cancel()
             done, _pending = await asyncio.wait([task], timeout=_BETWEEN_CANCELLATIONS)
             if done:
@@ -57,20 +73,22 @@ class Loop(ABC):
 
     async def _run(self) -> None:
         # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same.
-        while not being_cancelled():
+        while not (self._stopping or being_cancelled()):
             try:
                 await self.step()
-            except asyncio.CancelledError:
-                if being_cancelled():
+            except asyncio.CancelledError as leaked:
+                if self._stopping or being_cancelled():
                     raise
                 # Somebody else's cancellation, leaking through what we awaited, is an error like any other.
-                await self._recover(None)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
+                await self._recover(leaked)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
                 await self._recover(error)
             else:
                 self._succeed()
 
-    async def _recover(self, error: Exception | None) -> None:
+    async def _recover(self, error: BaseException) -> None:
         self._failures += 1
         # All that is to be known the first time, then a line at ever longer intervals: an outage is no news for long.
         if self._failures & (self._failures - 1) == 0:

@@ -1,11 +1,13 @@
 """How long to wait when a claim has brought nothing: until a call, until a row is due, never too long."""
 
 import asyncio
+import math
 import random
 from contextlib import suppress
 from typing import Final
 
-# A row that somebody is claiming just now looks free. A short wait, lest two claimers chase each other.
+# A row that somebody is claiming just now looks free. A short wait, lest two claimers chase each other; and longer
+# ones, should it stay so because somebody holds it locked.
 _SHORTEST: Final = 0.005
 
 
@@ -16,6 +18,7 @@ class Pause:
         self._min_interval = min_interval
         self._max_interval = max_interval
         self._interval = min_interval
+        self._shortest = _SHORTEST
         self._called = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -46,15 +49,19 @@ class Pause:
 
     def shorten(self) -> None:
         """Wait for a short time again, because rows have come."""
+        self._shortest = _SHORTEST
         self._interval = self._min_interval
 
-    async def wait(self, due: float | None) -> None:
+    async def wait(self, due: float | None, *, at_most: float = math.inf) -> None:
         """Wait, no longer than until the next row is due; `due` is in seconds, None when no row is known."""
         # Longer each time, and never in step with others.
         seconds = self._interval * (0.75 + random.random() / 4)  # noqa: S311 - to spread, not to hide
         self._interval = min(self._interval * 2, self._max_interval)
         if due is not None:
-            seconds = min(seconds, max(due, _SHORTEST))
+            seconds = min(seconds, max(due, self._shortest))
+        if due == 0:
+            self._shortest = min(2 * self._shortest, self._max_interval)
+        seconds = min(seconds, max(at_most, _SHORTEST))
         with suppress(TimeoutError):
             # Not wait_for, which forgets that it was cancelled when what it waits for happens at that moment.
             async with asyncio.timeout(seconds):

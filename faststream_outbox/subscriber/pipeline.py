@@ -65,16 +65,21 @@ class Pipeline:
         self._monitor = monitor or Monitor()
         journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
         self._queues = tuple(queues)
+        self._announce = announce
         self._journal = journal
         self._options = options
         self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = Ending()
         self._ledger = Ledger()
         pace = Pace(max_workers=options.max_workers, most=options.capacity)
-        self._claim_link, self._settle_link = Link(store), Link(store)
+        # A claim waits for nobody and is soon there; a settle may wait for a lock that somebody holds.
+        self._claim_link, self._settle_link = Link(store, limit=10.0), Link(store, limit=30.0)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
-        self._returner = Returner(self._claim_link, self._ledger, self._monitor, too_slow=pace.observe)
+        self._returner = Returner(
+            self._claim_link, self._ledger, self._monitor, too_slow=pace.observe, announce=announce
+        )
         self._claimer = Claimer(
             self._claim_link,
             self._ledger,
@@ -114,6 +119,7 @@ class Pipeline:
         if self._started:
             raise RuntimeError("This pipeline has been started already.")
         self._started = True
+        self._loop = asyncio.get_running_loop()
         self._settler.start()
         self._keeper.start()
         self._returner.start()
@@ -123,6 +129,21 @@ class Pipeline:
     def wake(self) -> None:
         """Say that rows may have come."""
         self._claimer.wake()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the event loop that it ran in is over."""
+        return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody has asked for the end."""
+        return self._ending.begun
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether handlers are being cancelled, because the time for draining is over."""
+        return self._dispatcher.interrupting
 
     @property
     def alive(self) -> bool:
@@ -177,4 +198,4 @@ class Pipeline:
         await self._give_back(self._ledger.take_unstarted())
 
     async def _give_back(self, unstarted: Sequence[Held]) -> None:
-        await give_back(unstarted, self._claim_link, self._monitor)
+        await give_back(unstarted, self._claim_link, self._monitor, self._announce)

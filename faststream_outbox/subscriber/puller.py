@@ -43,6 +43,7 @@ class Puller:
     ) -> None:
         self._monitor = monitor or Monitor()
         self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        self._announce = announce
         self._cursor = ClaimCursor(queues)
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
@@ -102,7 +103,7 @@ class Puller:
         self._ledger.strike(held.lease for held in undecided)
         for held in undecided:
             self._journal.given_back(held)
-        await give_back(undecided, self._claim_link, self._monitor)
+        await give_back(undecided, self._claim_link, self._monitor, self._announce)
         if self._started:
             await in_time(self._settler.flush())
         for part in (self._settler, self._keeper):
@@ -183,4 +184,4 @@ class Puller:
         except Exception:  # noqa: BLE001 - nobody waits for it any more, and it brought nothing
             return
         held = [Held(row, row.lease, claim.expires_at) for row in claim.rows]
-        await give_back(held, self._claim_link, self._monitor)
+        await give_back(held, self._claim_link, self._monitor, self._announce)

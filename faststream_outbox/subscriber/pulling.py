@@ -56,6 +56,10 @@ class Pulling:
         if delivery.verdict is None:
             await self._puller.settle(delivery.lease, Retry(0.0, delivery.attempts_count))
 
+    async def fail(self, delivery: OutboxDelivery, error: Exception) -> None:
+        """Let the retry strategy decide over a row that cannot even be read."""
+        await self._puller.settle(delivery.lease, self._judge.outcome(delivery, error))
+
     async def stop(self) -> None:
         """Give back what is still in somebody's hands."""
         await self._puller.stop()

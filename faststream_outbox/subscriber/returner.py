@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from faststream_outbox.subscriber.announcer import Announce
 from faststream_outbox.subscriber.ending import give_back
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.ledger import Ledger
@@ -22,8 +23,17 @@ class Returner(Loop):
     failure_event = "release_failed"
     task = "Giving rows back"
 
-    def __init__(self, link: Link, ledger: Ledger, monitor: Monitor, *, too_slow: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        ledger: Ledger,
+        monitor: Monitor,
+        *,
+        too_slow: Callable[[float], None],
+        announce: Announce | None = None,
+    ) -> None:
         super().__init__(monitor)
+        self._announce = announce
         self._link = link
         self._ledger = ledger
         self._too_slow = too_slow
@@ -34,4 +44,4 @@ class Returner(Loop):
         stale = self._ledger.take_waiting_since(time.monotonic() - _LONGEST_WAIT)
         if stale:
             self._too_slow(_LONGEST_WAIT)
-            await give_back(stale, self._link, self._monitor)
+            await give_back(stale, self._link, self._monitor, self._announce)

@@ -166,7 +166,7 @@ class Settler(Loop):
                 self._abandon(held)
             else:
                 refusal = settled.failed[settlement.lease]
-                self.put(Settlement(held.lease, Retry(_PUT_OFF_SECONDS, held.row.attempts_count, error=refusal)))
+                self.put(Settlement(held.lease, Retry(_PUT_OFF_SECONDS, held.row.attempts_count + 1, error=refusal)))
 
     def _abandon(self, held: Held) -> None:
         self._refusals.forget([held.lease])

@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from faststream.exceptions import StopConsume
@@ -27,7 +29,6 @@ from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublishe
 from faststream_outbox.storage import OutboxRow, Outcome
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
-from faststream_outbox.subscriber.loop import being_cancelled
 from faststream_outbox.subscriber.middlewares import PropagateHeaders, as_broker_middleware
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline
@@ -37,6 +38,17 @@ from faststream_outbox.subscriber.verdicts import Judge
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+
+
+@dataclass(slots=True)
+class _Run:
+    """One message in a subscriber's handler, for whatever runs on its behalf to know."""
+
+    subscriber: "OutboxSubscriber"
+    over: bool = False
+
+
+_RUN: ContextVar[_Run | None] = ContextVar("faststream_outbox_run", default=None)
 
 
 class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
@@ -93,7 +105,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             return lambda function: self(function, filter=chosen, **options)
         handler: HandlerCallWrapper[..., Any] = super().__call__(func, filter=chosen, **options)
         publishers = handler._publishers  # noqa: SLF001 - as FastStream does
-        if not any(isinstance(each, ResponsePublisher) for each in publishers):
+        if not any(isinstance(each, ResponsePublisher) and each.serves(self._outer_config) for each in publishers):
             publishers.append(ResponsePublisher(self._outer_config, handler))
         return handler
 
@@ -108,6 +120,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         for queue in self.queues:
             check_name("queue", queue)  # with its prefixes it may be too long after all
         await super().start()
+        if self._pipeline is not None and self._pipeline.orphaned:
+            self._pipeline = None
+        if self._pipeline is not None and self._pipeline.ending:
+            await self.stop()  # under way, or given up by whoever waited for it
         if self.calls and self._pipeline is None:  # a broker may be started twice, by a test and by its application
             self._start_pipeline()
         self._post_start()
@@ -158,7 +174,13 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._outer_config.wakeup.announce(queues)
 
     async def stop(self) -> None:
-        """Claim no more, let what is in hand run and be settled, within `graceful_timeout`."""
+        """Claim no more, let what is in hand run and be settled, within `graceful_timeout`.
+
+        A handler that stops its own subscriber is not waited for by itself: the stop goes on beside it.
+        """
+        if (run := _RUN.get()) is not None and run.subscriber is self and not run.over:
+            self._stop_soon(exit_app=False)
+            return
         self._unsubscribe()
         if self._pipeline is not None:
             # `running` stays true meanwhile: FastStream drops messages of a subscriber that is not running.
@@ -171,7 +193,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     async def deliver(self, row: OutboxRow) -> tuple[OutboxDelivery, BaseException | None]:
         """Run a row through middlewares, filters and handler; returns its delivery, and what was raised."""
-        delivery = OutboxDelivery.of(row)
+        delivery, run = OutboxDelivery.of(row), _Run(self)
+        outer = _RUN.set(run)
         try:
             await self.process_message(delivery)
         except StopConsume as stop:
@@ -180,13 +203,18 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         except SystemExit as leave:
             self._stop_soon(exit_app=True)
             return delivery, leave
-        except asyncio.CancelledError as leaked:
-            if being_cancelled():
+        except asyncio.CancelledError as cancelled:
+            if self._pipeline is not None and self._pipeline.interrupting and delivery.verdict is None:
                 raise
-            # Not ours: the handler awaited something that somebody else cancelled.
-            return delivery, leaked
-        except Exception as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
+            # The verdict stands; or it was not we who cancelled, but somebody whom the handler waited for.
+            return delivery, None if delivery.verdict is not None else cancelled
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
             return delivery, error
+        finally:
+            run.over = True
+            _RUN.reset(outer)
         return delivery, None
 
     def _stop_soon(self, *, exit_app: bool) -> None:
@@ -198,7 +226,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
                 app.exit()
 
         if self._stopping is None or self._stopping.done():
-            self._stopping = asyncio.create_task(stop())
+            # Not in the handler's context, where a stop would be taken for the handler's own.
+            self._stopping = asyncio.create_task(stop(), context=Context())
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto[Any]]:
         return (ReplyPublisher(self._outer_config, message.reply_to),)
@@ -209,8 +238,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         The message is yours until you `ack()`, `nack()` or `reject()` it: its lease is renewed meanwhile, and stopping
         gives it back.
         """
-        delivery = await self._pull().take(timeout)
-        return None if delivery is None else await self._parse(delivery)
+        pulling = self._pull()
+        delivery = await pulling.take(timeout)
+        return None if delivery is None else await self._parse(pulling, delivery)
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:
         """Take messages one after the other.
@@ -220,7 +250,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         """
         pulling = self._pull()
         while (delivery := await pulling.take(None)) is not None:
-            message = await self._parse(delivery)
+            message = await self._parse(pulling, delivery)
             try:
                 yield message
                 await (message.nack() if self.ack_policy is AckPolicy.MANUAL else message.ack())
@@ -242,15 +272,19 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._subscribe(self._pulling.wake)
         return self._pulling
 
-    async def _parse(self, delivery: OutboxDelivery) -> OutboxMessage:
+    async def _parse(self, pulling: Pulling, delivery: OutboxDelivery) -> OutboxMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
-        message = await process_msg(
-            msg=delivery,
-            middlewares=(each(delivery, context=context) for each in self._broker_middlewares),
-            parser=parser,
-            decoder=decoder,
-        )
+        try:
+            message = await process_msg(
+                msg=delivery,
+                middlewares=(each(delivery, context=context) for each in self._broker_middlewares),
+                parser=parser,
+                decoder=decoder,
+            )
+        except Exception as error:
+            await pulling.fail(delivery, error)
+            raise
         assert isinstance(message, OutboxMessage)  # noqa: S101 - a custom parser builds on ours
         return message
 

@@ -5,12 +5,14 @@ import traceback
 from datetime import datetime
 from typing import Any, Final
 
+from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
+from faststream_outbox.storage.checks import check_number
 from faststream_outbox.subscriber.events import Monitor
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
@@ -35,6 +37,9 @@ class Judge:
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         """Say what becomes of a row after its handler returned, or raised `error`."""
         match delivery.verdict:
+            case Acked() | Rejected() if isinstance(error, StopConsume | SystemExit):
+                # Whoever stops in the middle has not handled the message, whatever the policy makes of exceptions.
+                return Retry(0.0, delivery.attempts_count, error=error)
             case Acked() if error is not None and self._policy is AckPolicy.ACK:
                 # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
                 return self._dead("rejected", delivery, error)
@@ -44,18 +49,20 @@ class Judge:
                 return self._dead("rejected", delivery, error)
             case Nacked(delay=float() | int() as delay):
                 return Retry(delay, delivery.attempts_count + 1, error=error)
-            case None if error is None:
-                self._monitor.report(
-                    "no_verdict",
-                    f"The handler of row {delivery.id} gave no verdict, so it counts as failed: it has to call "
-                    "ack(), nack() or reject() on its message.",
-                    level=logging.WARNING,
-                    row_id=delivery.id,
-                    queue=delivery.queue,
-                )
+            case verdict:
+                if verdict is None and error is None:
+                    self._tell_of_no_verdict(delivery)
                 return self._retry_or_dead(delivery, error)
-            case _:
-                return self._retry_or_dead(delivery, error)
+
+    def _tell_of_no_verdict(self, delivery: OutboxDelivery) -> None:
+        self._monitor.report(
+            "no_verdict",
+            f"The handler of row {delivery.id} gave no verdict, so it counts as failed: it has to call "
+            "ack(), nack() or reject() on its message.",
+            level=logging.WARNING,
+            row_id=delivery.id,
+            queue=delivery.queue,
+        )
 
     def _retry_or_dead(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         now = delivery.database_now()
@@ -113,7 +120,7 @@ def render_traceback(error: BaseException) -> str:
 def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:
     ask = getattr(strategy, "get_next_attempt_at", None)
     if ask is None:
-        seconds: float | None = strategy.get_next_attempt_delay(**attempt)
-        return seconds
+        seconds = strategy.get_next_attempt_delay(**attempt)
+        return None if seconds is None else check_number("A delay", seconds)
     at = ask(**attempt)
     return None if at is None else max(0.0, (at - now).total_seconds())

@@ -108,13 +108,13 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
     await fill(backend, 1)
 
     async def handle(_row: OutboxRow) -> Outcome:
-        await backend.pass_time(100)
+        await backend.pass_time(500)
         async with backend.store.connect() as lane:
             assert (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
         return outcome
 
     # Long intervals: its own claimer is not to be the thief.
-    async with running(backend, handle, reports=reports, min_interval=30, max_interval=30):
+    async with running(backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300):
         async with asyncio.timeout(5):
             while not reports.counted("lease_lost"):
                 await asyncio.sleep(0.01)
