@@ -1,15 +1,15 @@
 """Tests of three kinds: in memory and at once, in memory with the real loops, and on a real Postgres."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from examples.testing.service import Base, Mailer, User, broker, dlq_table, get_mailer, outbox_table, register, welcome
-from faststream_outbox import OutboxBroker, TestOutboxBroker
+from examples.testing.service import Base, Mailer, User, broker, get_mailer, register
+from faststream_outbox import TestOutboxBroker
 from faststream_outbox.embedded import Database
 from faststream_outbox.testing import fake_session
 
@@ -82,11 +82,18 @@ async def test_three_failures_are_the_end(mailer: FakeMailer) -> None:
     assert mailer.sent == []
 
 
-async def test_a_rollback_welcomes_nobody(outbox_postgres: Database) -> None:
+@pytest.fixture
+async def pg_engine(outbox_postgres: Database) -> AsyncIterator[AsyncEngine]:
+    """Give a fresh database with the tables; an engine per test, because its connections belong to one event loop."""
     engine = create_async_engine(outbox_postgres.url("asyncpg"))
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    async with AsyncSession(engine) as session:
+    yield engine
+    await engine.dispose()
+
+
+async def test_a_rollback_welcomes_nobody(pg_engine: AsyncEngine) -> None:
+    async with AsyncSession(pg_engine) as session:
         await register(session, "ada@example.org")
         await session.flush()
         await session.rollback()
@@ -95,16 +102,18 @@ async def test_a_rollback_welcomes_nobody(outbox_postgres: Database) -> None:
         assert (await session.execute(select(func.count()).select_from(User))).scalar_one() == 1
         [row] = await broker.fetch_unprocessed(session=session)
     assert row.payload == b"grace@example.org"
-    await engine.dispose()
 
 
-async def test_a_handler_on_a_real_database(outbox_postgres: Database, mailer: FakeMailer) -> None:
-    engine = create_async_engine(outbox_postgres.url("asyncpg"))
-    async with engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    real = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table)
-    real.subscriber("welcome")(welcome)
-    async with TestOutboxBroker(real, with_real=True):
-        await real.publish("ada@example.org", queue="welcome")  # committed at once
-        await asyncio.wait_for(mailer.worked.wait(), 10)
-    await engine.dispose()
+async def test_the_service_on_a_real_database(pg_engine: AsyncEngine, mailer: FakeMailer) -> None:
+    mailer.failures = 2
+    # The broker of the service with all that was declared on it, such as the retry strategy, on the engine of the test.
+    async with TestOutboxBroker(broker, with_real=True, engine=pg_engine), asyncio.timeout(10):
+        async with AsyncSession(pg_engine) as session, session.begin():
+            await register(session, "ada@example.org")
+        await mailer.worked.wait()
+        queues = ["welcome"]
+        while queues == ["welcome"]:  # its outcome is yet to be written
+            async with AsyncSession(pg_engine) as session:
+                queues = [row.queue for row in await broker.fetch_unprocessed(session=session)]
+    assert mailer.sent == ["ada@example.org: welcome"]
+    assert queues == ["reminders"]

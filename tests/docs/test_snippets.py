@@ -2,7 +2,10 @@
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -15,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 URL = "postgresql+asyncpg://localhost/app"
+NOWHERE = "postgresql+asyncpg://localhost:1/nowhere"
 
 
 def blocks(page: Path) -> list[str]:
@@ -28,18 +32,39 @@ def test_there_is_something_to_run() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 async def test_page(page: Path, outbox_postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
+    # Where a test asks for a database, the engine of the page is that of production, and nothing may touch it.
+    url = NOWHERE if any("(outbox_postgres" in block for block in blocks(page)) else outbox_postgres.url("asyncpg")
     for number, block in enumerate(blocks(page), start=1):
-        source = block.replace(URL, outbox_postgres.url("asyncpg"))
+        source = block.replace(URL, url)
         file = tmp_path / f"{page.stem}_block_{number}.py"
         file.write_text(source)  # FastStream's test brokers read the code that uses them
         code = compile(source, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         await run(code, namespace)
     for name, test in [item for item in namespace.items() if item[0].startswith("test_")]:
+        if "pytest" in namespace:
+            break  # pytest runs them, below
         assert inspect.iscoroutinefunction(test), name
         await (test(outbox_postgres) if inspect.signature(test).parameters else test())
     if "engine" in namespace:
         await namespace["engine"].dispose()
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", ["testing.md", "fastapi.md"])
+def test_the_tests_of_a_page_are_tests_for_pytest(name: str, tmp_path: Path) -> None:
+    source = "\n\n".join(blocks(ROOT / "docs" / name)).replace(URL, NOWHERE)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["faststream_outbox.embedded.pytest_plugin"]\n')
+    (tmp_path / "test_page.py").write_text(source)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "test_page.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert f"{len(re.findall(r'^async def test_', source, re.MULTILINE))} passed" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
