@@ -182,6 +182,8 @@ class OutboxResponse(Response):
             if value is not None:
                 check_name(name, value)
         check_schedule(activate_in, activate_at)
+        if timer_conflict == "extend" and session is None:
+            raise ValueError('timer_conflict="extend" needs a session: what settles a message only adds timers.')
         if correlation_id is None and headers is not None:
             correlation_id = headers.get(CORRELATION_ID)  # or else the message's own would be passed on
         super().__init__(body, headers=None if headers is None else dict(headers), correlation_id=correlation_id)

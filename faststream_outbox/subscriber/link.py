@@ -27,9 +27,9 @@ class Link:
     async def run(self, operation: Callable[[StoreConnection], Awaitable[T]]) -> T:
         """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in."""
         async with self._turn:
-            if self._lane is None:
-                self._lane = await self._stack.enter_async_context(self._store.connect())
             try:
+                if self._lane is None:
+                    self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
                 # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
                 return await within(self._limit, _run(operation, self._lane))
             except BaseException as error:
