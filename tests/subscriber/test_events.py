@@ -105,7 +105,6 @@ async def test_a_row_over_max_deliveries_has_no_duration() -> None:
 @pytest.mark.parametrize("outcome", [Ack(), Retry(0, 1), Dead("rejected")], ids=lambda o: type(o).__name__)
 async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, outcome: Outcome) -> None:
     reports = Reports()
-    await fill(backend, 1)
 
     async def handle(_row: OutboxRow) -> Outcome:
         await backend.pass_time(500)
@@ -114,8 +113,14 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
         return outcome
 
     # Long intervals: its own claimer is not to be the thief.
-    async with running(backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300):
-        async with asyncio.timeout(5):
+    async with running(
+        backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300
+    ) as pipeline:
+        async with asyncio.timeout(20):
+            while len(reports.counted("fetched")) < 2:  # it has looked for suspects, and does not again for long
+                await asyncio.sleep(0.01)
+            await fill(backend, 1)
+            pipeline.wake()
             while not reports.counted("lease_lost"):
                 await asyncio.sleep(0.01)
     assert_closed(reports)
