@@ -8,14 +8,11 @@ import pytest
 from faststream import AckPolicy
 from faststream.exceptions import StopConsume
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxResponse
 from faststream_outbox.annotations import OutboxMessage
-from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
-from tests.proxy import proxying
+from tests.broker.brokers import broker_on, publish, started, until, until_empty
 
 NOBODY_POLLS = {"min_fetch_interval": 300.0, "max_fetch_interval": 300.0}
 
@@ -276,25 +273,3 @@ async def until_written(postgres: PostgresBackend, count: int) -> None:
     async with asyncio.timeout(30):
         while {row.queue for row in await postgres.rows()} & {"q", "own"} or len(await postgres.rows()) < count:
             await asyncio.sleep(0.01)
-
-
-async def test_connections_that_go_silent_are_replaced(postgres: PostgresBackend, outbox_postgres: Database) -> None:
-    url = outbox_postgres.url(postgres.engine.dialect.driver)
-    records, handled = Records(), list[int]()
-    async with proxying(url) as proxy:
-        engine = create_async_engine(proxy.url(url), pool_size=10)
-        broker = broker_on(PostgresBackend(engine), records, graceful_timeout=1)
-
-        @broker.subscriber("q", min_fetch_interval=0.1, max_fetch_interval=0.5)
-        async def handle(number: int) -> None:
-            handled.append(number)
-
-        async with started(broker):
-            await publish(broker, postgres, 1)
-            await until(lambda: handled)
-            proxy.freeze()
-            await publish(broker, postgres, 2)
-            await until(lambda: records.named("claim_failed"))
-            proxy.thaw()
-            await until(lambda: 2 in handled)
-        await engine.dispose()
