@@ -68,7 +68,7 @@ def test_end_is_passed_on_to_the_command(start_python: StartPython) -> None:
         "--",
         "sh",
         "-c",
-        "trap 'echo more; trap \"exit 9\" TERM' TERM; echo ready; while :; do sleep 0.1; done",
+        "trap 'trap \"exit 9\" TERM; echo more' TERM; echo ready; while :; do sleep 0.1; done",
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
