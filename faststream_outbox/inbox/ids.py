@@ -2,19 +2,16 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from faststream.message import StreamMessage
 
-from faststream_outbox.envelope import OUTBOX_ID
+from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID
 from faststream_outbox.message import OutboxMessage
 from faststream_outbox.storage.checks import check_message_id
 
 MessageId = str | int | None
 GetMessageId = Callable[[StreamMessage[Any]], MessageId | Awaitable[MessageId]]
-
-# The header under which FastStream's brokers look for an id that the sender gave.
-_MESSAGE_ID: Final = "message_id"
 
 
 async def find_message_id(message: StreamMessage[Any], get: GetMessageId | None) -> str:
@@ -37,7 +34,7 @@ async def find_message_id(message: StreamMessage[Any], get: GetMessageId | None)
     if found is None:
         raise LookupError(
             f"This {type(message).__name__} has no id that would be the same if it came again: neither a header "
-            f"{OUTBOX_ID!r} nor an id that its sender gave. Publish it with a header {_MESSAGE_ID!r} (on RabbitMQ with "
+            f"{OUTBOX_ID!r} nor an id that its sender gave. Publish it with a header {MESSAGE_ID!r} (on RabbitMQ with "
             "message_id=…), or tell the inbox what it is known by: Inbox(…, message_id=lambda message: …)."
         )
     return check_message_id(found)
@@ -52,5 +49,5 @@ def _sent(message: StreamMessage[Any]) -> object:
         return message.message_id
     raw = message.raw_message
     # RabbitMQ has a property for it. A mapping is what Redis gives, and has none.
-    from_broker = None if isinstance(raw, Mapping) else getattr(raw, _MESSAGE_ID, None)
-    return message.headers.get(_MESSAGE_ID) or from_broker or None
+    from_broker = None if isinstance(raw, Mapping) else getattr(raw, MESSAGE_ID, None)
+    return message.headers.get(MESSAGE_ID) or from_broker or None

@@ -6,7 +6,9 @@ import pytest
 from faststream import AckPolicy
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
+from faststream_outbox import TestOutboxBroker
 from faststream_outbox.annotations import InboxSession, OutboxMessage
+from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -202,3 +204,37 @@ async def test_rows_of_an_outbox_are_known_by_their_ids(desk: Desk) -> None:
     async with started(broker):
         await until_empty(desk.postgres)
     assert await desk.seen() == [("desk", str(row.id))]
+
+
+async def test_an_id_is_not_passed_on_with_the_other_headers(desk: Desk) -> None:
+    """Two answers to one message would be taken for one."""
+    broker = desk.broker()
+
+    @broker.publisher("next")
+    @broker.subscriber("q", propagate_inbound_headers=True)
+    async def handle(body: str) -> str:
+        return body
+
+    headers = {OUTBOX_ID: "1", MESSAGE_ID: "2", "kind": "order"}
+    async with desk.postgres.transaction() as session:
+        await broker.publish("a", queue="q", session=session, headers=headers)
+    async with started(broker):
+        while [row.queue for row in await desk.postgres.rows()] != ["next"]:
+            await asyncio.sleep(0.01)
+    [row] = await desk.postgres.rows()
+    assert row.headers is not None
+    assert row.headers.keys() & headers.keys() == {"kind"}
+
+
+async def test_the_test_broker_has_an_inbox_too(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @desk.subscriber(broker, desk.inbox())
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+
+    async with TestOutboxBroker(broker):
+        for body in ("a", "b"):
+            await broker.publish(body, queue="q", headers={OUTBOX_ID: "1"})
+        assert broker.fake_client.rows == []
+    assert await desk.written() == ["a"]

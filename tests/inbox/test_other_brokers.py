@@ -12,10 +12,10 @@ from tests.inbox.desk import Desk
 async def deliver(desk: Desk, broker: Any, test_broker: Any, subscriber: Any, **message: Any) -> None:
     """Publish the same message twice, as a relay may."""
 
-    @subscriber
     async def handle(body: str, session: InboxSession) -> None:
         await desk.write(session, body)
 
+    subscriber(handle)
     async with test_broker(broker):
         for _ in range(2):
             await broker.publish("a", **message)
