@@ -22,6 +22,7 @@ _KEYWORD: Final = "close_resets_only"
 _USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
 
 _FAILED_TRANSACTION: Final = "25P02"
+_SERIALIZATION_FAILURE: Final = "40001"
 
 
 class InboxStore:
@@ -68,6 +69,16 @@ class InboxStore:
 
         While another transaction is recording the same message, this waits for it to end.
         """
+        try:
+            return await self._begin(consumer, message_id)
+        except DBAPIError as error:
+            if sqlstate(error) != _SERIALIZATION_FAILURE:
+                raise
+        # Under stricter isolation than Postgres' own, this is how one learns of a record made meanwhile. A new
+        # transaction sees it.
+        return await self._begin(consumer, message_id)
+
+    async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
         session = self._sessions()
         try:
             await session.begin()

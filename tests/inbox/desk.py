@@ -33,7 +33,7 @@ class Desk:
             await connection.run_sync(self.metadata.create_all)
 
     def inbox(self, consumer: str = "desk", **options: Any) -> Inbox:
-        return Inbox(self.engine, table=self.inbox_table, consumer=consumer, **options)
+        return Inbox(**{"engine": self.engine, "table": self.inbox_table, "consumer": consumer, **options})
 
     def broker(self, **options: Any) -> OutboxBroker:
         return broker_on(self.postgres, self.records, **options)

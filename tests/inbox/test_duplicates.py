@@ -50,13 +50,15 @@ async def test_two_brokers_on_one_outbox(desk: Desk) -> None:
     assert sorted(await desk.written(), key=int) == [str(number) for number in range(30)]
 
 
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("first_fails", [False, True])
-async def test_of_two_at_the_same_time_one_waits_for_the_other(desk: Desk, first_fails: bool) -> None:
+async def test_of_two_at_the_same_time_one_waits_for_the_other(desk: Desk, first_fails: bool, isolation: str) -> None:
     broker = desk.broker()
+    inbox = desk.inbox(engine=desk.engine.execution_options(isolation_level=isolation))
     calls: list[str] = []
     entered, leave = asyncio.Event(), asyncio.Event()
 
-    @desk.subscriber(broker, desk.inbox(), max_workers=2, ack_policy=AckPolicy.REJECT_ON_ERROR)
+    @desk.subscriber(broker, inbox, max_workers=2, ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str, session: InboxSession) -> None:
         calls.append(body)
         await desk.write(session, body)
@@ -76,7 +78,30 @@ async def test_of_two_at_the_same_time_one_waits_for_the_other(desk: Desk, first
         await until_empty(desk.postgres)
     assert calls == (["a", "b"] if first_fails else ["a"])
     assert await desk.written() == (["b"] if first_fails else ["a"])
+    assert len(await desk.postgres.dead_letters()) == first_fails
     assert await desk.seen() == [("desk", "1")]
+
+
+async def test_a_handler_that_is_cancelled_leaves_nothing(desk: Desk) -> None:
+    broker = desk.broker(graceful_timeout=0.1)
+    entered = asyncio.Event()
+
+    @desk.subscriber(broker, desk.inbox())
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+        entered.set()
+        await asyncio.Event().wait()
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await entered.wait()
+    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert len(await desk.postgres.rows()) == 1
+    async with asyncio.timeout(30):
+        while await desk.postgres.one(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+        ):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_handler_that_raises_leaves_nothing_and_is_tried_again(desk: Desk) -> None:
