@@ -3,17 +3,25 @@
 from faststream_outbox.__about__ import __version__
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.router import OutboxRouter
+from faststream_outbox.inbox import Inbox
 from faststream_outbox.message import OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.response import OutboxResponse
 from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategyProto
-from faststream_outbox.storage import TimerConflict, make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage import (
+    TimerConflict,
+    make_dlq_table,
+    make_inbox_table,
+    make_outbox_table,
+    outbox_autovacuum_ddl,
+)
 from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
     "ConstantRetry",
     "ExponentialRetry",
+    "Inbox",
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",
@@ -27,6 +35,7 @@ __all__ = [
     "TimerConflict",
     "__version__",
     "make_dlq_table",
+    "make_inbox_table",
     "make_outbox_table",
     "outbox_autovacuum_ddl",
 ]

@@ -16,10 +16,20 @@ from faststream.params import NoCast
 
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.inbox import InboxSession
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
 from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
 
-__all__ = ["ContextRepo", "Logger", "NoCast", "OutboxBroker", "OutboxClient", "OutboxMessage", "OutboxProducer"]
+__all__ = [
+    "ContextRepo",
+    "InboxSession",
+    "Logger",
+    "NoCast",
+    "OutboxBroker",
+    "OutboxClient",
+    "OutboxMessage",
+    "OutboxProducer",
+]
 
 OutboxMessage = Annotated[_OutboxMessage, Context("message")]
 OutboxBroker = Annotated[_OutboxBroker, Context("broker")]

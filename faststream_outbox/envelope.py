@@ -8,6 +8,11 @@ CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
 REPLY_TO: Final = "reply_to"
 
+# Under this name a relay sends the id of the row along: it stays the same however often the row is relayed.
+OUTBOX_ID: Final = "outbox_id"
+# And under this one FastStream's brokers look for an id that the sender gave.
+MESSAGE_ID: Final = "message_id"
+
 
 def seal(
     headers: Mapping[str, Any] | None, *, content_type: str | None, correlation_id: str | None, reply_to: str | None

@@ -11,6 +11,7 @@ from faststream_outbox.storage.base import (
 )
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.inbox import InboxStore, InboxTransaction
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -24,7 +25,7 @@ from faststream_outbox.storage.outcomes import (
 )
 from faststream_outbox.storage.postgres import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
-from faststream_outbox.storage.schema import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage.schema import make_dlq_table, make_inbox_table, make_outbox_table, outbox_autovacuum_ddl
 
 __all__ = [
     "Ack",
@@ -33,6 +34,8 @@ __all__ = [
     "ClaimCursor",
     "Dead",
     "FailureReason",
+    "InboxStore",
+    "InboxTransaction",
     "Lease",
     "Listening",
     "MemoryStore",
@@ -50,6 +53,7 @@ __all__ = [
     "StoreConnection",
     "TimerConflict",
     "make_dlq_table",
+    "make_inbox_table",
     "make_outbox_table",
     "outbox_autovacuum_ddl",
 ]

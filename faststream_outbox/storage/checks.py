@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from faststream_outbox.storage.schema import MAX_NAME_CHARS
+from faststream_outbox.storage.schema import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
 # Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
@@ -21,6 +21,23 @@ def check_name(what: str, value: object) -> str:
     if len(value) > MAX_NAME_CHARS:
         raise ValueError(f"{what} has {len(value)} characters and the column holds {MAX_NAME_CHARS}: {value[:40]!r}…")
     _check_text(what, value)
+    return value
+
+
+def check_message_id(value: object) -> str:
+    """Return the id of a message as an inbox stores it; a whole number will do."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"A message's id is a str or an int, not {type(value).__name__}: {value!r}.")
+    if not value:
+        raise ValueError("A message's id is empty, and an empty one stands for no message.")
+    _check_text("A message's id", value)
+    if len(value.encode()) > MAX_MESSAGE_ID_BYTES:
+        raise ValueError(
+            f"A message's id has {len(value.encode())} bytes and the inbox takes {MAX_MESSAGE_ID_BYTES}: "
+            f"return a hash of it from Inbox(message_id=…). It begins with {value[:40]!r}."
+        )
     return value
 
 

@@ -50,10 +50,11 @@ def _commits(session: Session, table: Table | None) -> bool:
         bind = session.get_bind(clause=table)
     except SQLAlchemyError:
         return False  # whatever is published through it will say what is wrong
-    return isinstance(bind, Engine) and not _autocommits(bind)
+    return isinstance(bind, Engine) and not autocommits(bind)
 
 
-def _autocommits(engine: Engine) -> bool:
+def autocommits(engine: Engine) -> bool:
+    """Tell whether an engine was made to commit each statement by itself."""
     # The second is where `create_engine(isolation_level=…)` leaves it; there is no public name for it.
     level = engine.get_execution_options().get("isolation_level")
     level = level or getattr(engine.dialect, "_on_connect_isolation_level", None)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -101,7 +101,12 @@ def check_engine(engine: AsyncEngine) -> None:
     """Refuse an engine whose driver the store does not speak."""
     if not isinstance(engine, AsyncEngine):
         raise TypeError(f"engine is an AsyncEngine, made by create_async_engine(…), not {type(engine).__name__}.")
-    dialect, driver = engine.dialect.name, engine.dialect.driver
+    check_dialect(engine.dialect)
+
+
+def check_dialect(spoken: Dialect) -> None:
+    """Refuse a database or a driver that the store does not speak."""
+    dialect, driver = spoken.name, spoken.driver
     if dialect != "postgresql" or driver not in DRIVERS:
         raise ValueError(
             f"The outbox lives in Postgres, through asyncpg or psycopg 3, and this engine is for {dialect}+{driver}. "

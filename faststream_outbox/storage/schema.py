@@ -1,6 +1,6 @@
 """The tables, on the user's own `MetaData`: what Alembic migrates and every statement reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, LargeBinary, MetaData, String, Table, Text, text
@@ -13,6 +13,9 @@ MAX_IDENTIFIER_BYTES: Final = 63
 
 # The width of `queue` and `timer_id`, and the longest ordering key: two of them fit a btree entry together.
 MAX_NAME_CHARS: Final = 255
+
+# The longest id of a message in an inbox: with the longest consumer's name it fits a btree entry of 2704 bytes.
+MAX_MESSAGE_ID_BYTES: Final = 1024
 
 # A table whose rows all die young: vacuum by count, not by share of the table, and at full speed.
 AUTOVACUUM: Final[Mapping[str, int]] = {
@@ -135,21 +138,42 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
     )
 
 
+def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, schema: str | None = None) -> Table:
+    """Define the table of an `Inbox`: which consumer has handled which message.
+
+    Example:
+        inbox_table = make_inbox_table(metadata)
+
+    """
+    _check_metadata(metadata)
+    _check_identifier("table", table_name)
+    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
+    return Table(
+        table_name,
+        metadata,
+        Column("consumer", String(MAX_NAME_CHARS), primary_key=True),
+        Column("message_id", Text, primary_key=True),
+        Column("seen_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+        # Each consumer has a retention of its own.
+        Index(_index_name(table_name, "seen_idx"), "consumer", "seen_at"),
+        schema=schema,
+    )
+
+
 def check_tables(outbox_table: Table, dlq_table: Table | None) -> None:
     """Refuse what was not made by the functions above, or was given in the other's place."""
-    for name, table, make in (
-        ("outbox_table", outbox_table, make_outbox_table),
-        ("dlq_table", dlq_table, make_dlq_table),
-    ):
-        if table is None and name == "dlq_table":
-            continue
-        if not isinstance(table, Table):
-            raise TypeError(f"{name} is a Table, made by {make.__name__}(metadata), not {type(table).__name__}.")
-        lacking = [each.name for each in make(MetaData()).columns if each.name not in table.columns]
-        if lacking:
-            raise ValueError(
-                f"{name} {table.name!r} lacks {', '.join(lacking)}: make it with {make.__name__}(metadata)."
-            )
+    check_table("outbox_table", outbox_table, make_outbox_table)
+    if dlq_table is not None:
+        check_table("dlq_table", dlq_table, make_dlq_table)
+
+
+def check_table(name: str, table: object, make: Callable[[MetaData], Table]) -> None:
+    """Refuse a table that was not made by `make`."""
+    if not isinstance(table, Table):
+        raise TypeError(f"{name} is a Table, made by {make.__name__}(metadata), not {type(table).__name__}.")
+    lacking = [each.name for each in make(MetaData()).columns if each.name not in table.columns]
+    if lacking:
+        raise ValueError(f"{name} {table.name!r} lacks {', '.join(lacking)}: make it with {make.__name__}(metadata).")
 
 
 def outbox_autovacuum_ddl(

@@ -1,9 +1,10 @@
 """Whether the live tables hold what the statements need: for a start-up hook or a health check to ask."""
 
 import warnings
+from collections.abc import Sequence
 
 from sqlalchemy import Table
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 
 class OutboxSchemaWarning(UserWarning):
@@ -23,6 +24,15 @@ async def validate_schema(
         await validate_schema(engine, outbox_table, dlq_table)
 
     """
+    tables = [outbox_table] if dlq_table is None else [outbox_table, dlq_table]
+    async with engine.connect() as connection:
+        await validate_tables(connection, tables, check_autovacuum=check_autovacuum)
+
+
+async def validate_tables(
+    connection: AsyncConnection, tables: Sequence[Table], *, check_autovacuum: bool = False
+) -> None:
+    """Do the same for tables of any kind."""
     try:
         from faststream_outbox.storage.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
     except ImportError as error:
@@ -30,9 +40,7 @@ async def validate_schema(
             "validate_schema() compares the tables with Alembic, which cannot be imported: "
             "pip install 'faststream-outbox[validate]'"
         ) from error
-    tables = [outbox_table] if dlq_table is None else [outbox_table, dlq_table]
-    async with engine.connect() as connection:
-        found = await connection.run_sync(compare_tables, tables)
+    found = await connection.run_sync(compare_tables, tables)
     untuned = found.autovacuum if check_autovacuum else []
     slow = found.fillfactor if check_autovacuum else [*found.fillfactor, *found.autovacuum]
     if found.faults:

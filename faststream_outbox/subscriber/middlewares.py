@@ -7,7 +7,7 @@ from faststream import BaseMiddleware
 from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
-from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, REPLY_TO
+from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO
 
 
 def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
@@ -34,5 +34,6 @@ class PropagateHeaders(BaseMiddleware):
         return response
 
 
-# These tell of the one message: how it is encoded, and whom to answer. The correlation id is passed on by FastStream.
-_THE_MESSAGES_OWN = {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
+# These tell of the one message: how it is encoded, whom to answer, and what an inbox knows it by. The correlation id is
+# passed on by FastStream.
+_THE_MESSAGES_OWN = {CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO}

@@ -1,0 +1,1 @@
+"""`python -m examples.inbox`: payments that are announced more than once, and booked once."""

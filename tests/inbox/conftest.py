@@ -1,0 +1,11 @@
+import pytest
+
+from tests.backends import PostgresBackend
+from tests.inbox.desk import Desk
+
+
+@pytest.fixture
+async def desk(postgres: PostgresBackend) -> Desk:
+    desk = Desk(postgres)
+    await desk.create()
+    return desk

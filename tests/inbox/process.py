@@ -1,0 +1,38 @@
+"""A consumer that dies between its commit and its ack: `python -m tests.inbox.process URL`."""
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from faststream import BaseMiddleware
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from faststream_outbox.annotations import InboxSession
+from tests.backends import PostgresBackend
+from tests.inbox.desk import Desk
+
+
+class Die(BaseMiddleware):
+    """Outside the inbox, inside FastStream's acknowledgement: when this ends, the one is done and the other is not."""
+
+    async def after_processed(self, *_: Any) -> bool:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+
+async def main(url: str) -> None:
+    desk = Desk(PostgresBackend(create_async_engine(url)))
+    broker = desk.broker(middlewares=[Die])
+
+    @desk.subscriber(broker, desk.inbox(), lease_ttl_seconds=1.0)
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+
+    await broker.start()
+    await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
