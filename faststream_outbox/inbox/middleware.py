@@ -45,7 +45,7 @@ class InboxMiddleware(BaseMiddleware):
             try:
                 result = await call_next(msg)
             except AckMessage:
-                await transaction.commit()
+                await transaction.end()
                 raise
             except BaseException:
                 await transaction.rollback()
@@ -73,7 +73,7 @@ class InboxMiddleware(BaseMiddleware):
         except BaseException:
             await self._transaction.rollback()
             raise
-        await self._transaction.commit()
+        await self._transaction.end()
         await self._inbox.clean_when_due(self.context.get_local("logger"))
         return False
 
