@@ -96,14 +96,14 @@ class PostgresConnection(StoreConnection):
         if not held:
             return frozenset()
         seconds = check_number("lease_seconds", lease_seconds)
-        return _leases(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
+        return leases_of(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
         """Give back rows that were not started."""
         given = sorted({(*row.lease, row.suspect) for row in rows})
         if not given:
             return frozenset()
-        return _leases(await self._executor.fetch(self._statements.release, *_columns(given)))
+        return leases_of(await self._executor.fetch(self._statements.release, *_columns(given)))
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
@@ -139,7 +139,11 @@ class PostgresConnection(StoreConnection):
     async def _settle_groups(self, groups: Sequence[_Group], tally: "_Tally") -> None:
         statement = self._statements.delete_and_insert
         await self._write_or_split(
-            statement, groups, tally, _columns_of_groups, lambda some: [lease for group in some for lease in group.leases]
+            statement,
+            groups,
+            tally,
+            _columns_of_groups,
+            lambda some: [lease for group in some for lease in group.leases],
         )
 
     async def _write_or_split(
@@ -148,20 +152,20 @@ class PostgresConnection(StoreConnection):
         entries: Sequence[_T],
         tally: "_Tally",
         columns: Callable[[Sequence[_T]], Iterable[list[Any]]],
-        leases_of: Callable[[Sequence[_T]], Iterable[Lease]],
+        its_leases: Callable[[Sequence[_T]], Iterable[Lease]],
     ) -> None:
         if not entries:
             return
-        leases = set(leases_of(entries))
+        leases = set(its_leases(entries))
         try:
-            held = _leases(await self._executor.fetch(statement, *columns(entries)))
+            held = leases_of(await self._executor.fetch(statement, *columns(entries)))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
                 for half in (entries[:middle], entries[middle:]):
-                    await self._write_or_split(statement, half, tally, columns, leases_of)
+                    await self._write_or_split(statement, half, tally, columns, its_leases)
             else:
                 raise
         else:
@@ -208,6 +212,15 @@ def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
 
 
+def deletion(
+    statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
+) -> tuple[Statement, Iterable[list[Any]]]:
+    """Choose the statement that deletes these rows, and inserts those, with what it takes."""
+    if outputs:
+        return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
+    return statements.delete, _columns(sorted(leases))
+
+
 def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
     rows = sorted((*lease, n, len(group.leases)) for n, group in enumerate(groups) for lease in group.leases)
     outputs = [
@@ -222,7 +235,8 @@ def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
 _OUTPUT_COLUMNS: Final = 8
 
 
-def _leases(records: Records) -> frozenset[Lease]:
+def leases_of(records: Records) -> frozenset[Lease]:
+    """Read the leases that a statement returned."""
     return frozenset(Lease(row_id, token) for row_id, token in records)
 
 
