@@ -1,6 +1,5 @@
 """From rows to messages: FastStream's parsers and decoders for the outbox."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +48,7 @@ class OutboxBatchParser:
     @staticmethod
     async def decode_batch(message: StreamMessage[Any]) -> list[Any]:
         """Decode every body, by its own content type."""
-        decode: Callable[[Any], Any] = decode_message  # it asks for no more of a message than `_Body` has
+        decode: Any = decode_message  # it asks for no more of a message than `_Body` has
         bodies = zip(message.body, message.batch_headers, strict=True)
         return [decode(_Body(body, _text(headers.get(CONTENT_TYPE)))) for body, headers in bodies]
 

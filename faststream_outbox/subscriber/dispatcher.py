@@ -29,9 +29,9 @@ class Worker(Loop):
         gatherer: Gatherer,
         handle: Handle,
         settler: Settler,
+        *,
         journal: Journal,
         pace: Pace,
-        *,
         max_deliveries: int | None,
         interruptible: bool = True,
     ) -> None:

@@ -113,7 +113,9 @@ class Pipeline:
         self._dispatcher = Dispatcher(
             [
                 Worker(
-                    *(self._ledger, self._gatherer, handle, self._settler, journal, pace),
+                    *(self._ledger, self._gatherer, handle, self._settler),
+                    journal=journal,
+                    pace=pace,
                     max_deliveries=options.max_deliveries,
                     interruptible=interruptible,
                 )
