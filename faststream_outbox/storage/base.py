@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.ordering.cursor import KeyCursor
+from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.sharing import SharedTransaction
@@ -77,6 +79,20 @@ class StoreConnection(ABC):
 
         It looks as far as the cursor's claims have come, so claim first.
         """
+
+    @abstractmethod
+    async def claim_runs(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+    ) -> RunClaim:
+        """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
+
+        A key is leased by its first row, whose lease covers the others. Of a key that was delivered before, that row
+        comes alone.
+        """
+
+    @abstractmethod
+    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
+        """Write what became of the first rows of runs, if their lease still holds, and end it."""
 
     @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:

@@ -15,6 +15,9 @@ from faststream_outbox.storage.base import (
 )
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.ordering.cursor import KeyCursor
+from faststream_outbox.storage.ordering.memory import MemoryRuns
+from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -36,6 +39,7 @@ class MemoryConnection(StoreConnection):
 
     def __init__(self, store: "MemoryStore") -> None:
         self._store = store
+        self._runs = MemoryRuns(store, self._apply)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -65,6 +69,20 @@ class MemoryConnection(StoreConnection):
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
+
+    async def claim_runs(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+    ) -> RunClaim:
+        """Lease keys, with the rows that are due."""
+        return self._runs.claim(
+            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
+        )
+
+    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
+        """Write what became of runs."""
+        settlements = list(settlements)
+        held = self._runs.settle(settlements)
+        return Settled(held, frozenset(each.lease for each in settlements) - held)
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)

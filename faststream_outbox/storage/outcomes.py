@@ -132,6 +132,11 @@ def clean_exception_text(text: str | None) -> str | None:
     return data.decode(errors="ignore")
 
 
+def epoch_or_none(at: datetime | None) -> float | None:
+    """Turn an instant into epoch seconds, where there is one."""
+    return None if at is None else at.timestamp()
+
+
 def _check_times(outcome: Retry | Dead) -> None:
     for name in ("first_attempt_at", "last_attempt_at"):
         at = getattr(outcome, name)

@@ -30,6 +30,7 @@ from faststream_outbox.storage.drivers import (
 )
 from faststream_outbox.storage.guard import USED_ONCE
 from faststream_outbox.storage.notifications import Notifications
+from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
@@ -57,6 +58,7 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self._statements = Statements(outbox_table, dlq_table)
+        self._runs = RunStatements(outbox_table, dlq_table, self._statements)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
     @property
@@ -191,11 +193,11 @@ class PostgresStore(Store):
         if self.engine is None:
             raise RuntimeError("Without an engine one can only publish: give one to consume.")
         async with open_executor(self.engine) as executor:
-            yield PostgresConnection(executor, self._statements)
+            yield PostgresConnection(executor, self._statements, self._runs)
 
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
         """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
-        return PostgresConnection(BorrowedExecutor(connection), self._statements)
+        return PostgresConnection(BorrowedExecutor(connection), self._statements, self._runs)
 
     def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
         """Arrange for one call per key after the session's commit."""

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -22,6 +21,10 @@ from faststream_outbox.storage.drivers import (
     concerns_rows,
     sqlstate,
 )
+from faststream_outbox.storage.ordering.cursor import KeyCursor
+from faststream_outbox.storage.ordering.postgres import PostgresRuns
+from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -30,6 +33,7 @@ from faststream_outbox.storage.outcomes import (
     SettleInterruptedError,
     Settlement,
     clean_exception_text,
+    epoch_or_none,
 )
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 from faststream_outbox.storage.statements import PING, Statement, Statements
@@ -55,9 +59,10 @@ class _Group:
 class PostgresConnection(StoreConnection):
     """One lane to the outbox table."""
 
-    def __init__(self, executor: Executor, statements: Statements) -> None:
+    def __init__(self, executor: Executor, statements: Statements, runs: RunStatements) -> None:
         self._executor = executor
         self._statements = statements
+        self._runs = PostgresRuns(executor, runs)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -172,6 +177,20 @@ class PostgresConnection(StoreConnection):
             tally.held |= held
             tally.lost |= leases - held
 
+    async def claim_runs(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+    ) -> RunClaim:
+        """Lease keys, with the rows that are due."""
+        return await self._runs.claim(
+            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
+        )
+
+    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
+        """Write what became of runs, all of them in one statement."""
+        settlements = list(settlements)
+        held = await self._runs.settle(settlements) if settlements else frozenset()
+        return Settled(held, frozenset(each.lease for each in settlements) - held)
+
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""
         marks = list(cursor.marks.values())
@@ -241,8 +260,4 @@ def leases_of(records: Records) -> frozenset[Lease]:
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
-    return _epoch(outcome.first_attempt_at), _epoch(outcome.last_attempt_at)
-
-
-def _epoch(at: datetime | None) -> float | None:
-    return None if at is None else at.timestamp()
+    return epoch_or_none(outcome.first_attempt_at), epoch_or_none(outcome.last_attempt_at)

@@ -68,30 +68,31 @@ class Statement:
 _PARAMETER: Final = re.compile(r'"(?:[^"]|"")*"|\$(\d+)')
 
 
-def _epoch(column: str) -> str:
+def epoch(column: str) -> str:
+    """Write an instant as a number."""
     return f"extract(epoch FROM {column})::float8"
 
 
 # The fields of `OutboxRow`, in their order.
-_ROW: Final = ", ".join(
+ROW: Final = ", ".join(
     [
         *("o.id", "o.queue", "o.entity_key", "o.payload", "o.headers::text", "o.timer_id"),
-        *(_epoch("o.created_at"), _epoch("o.next_attempt_at"), _epoch("o.acquired_at"), "o.acquired_token"),
-        *(_epoch("o.lease_expires_at"), "o.attempts_count", "o.deliveries_count"),
-        *(_epoch("o.first_attempt_at"), _epoch("o.last_attempt_at")),
+        *(epoch("o.created_at"), epoch("o.next_attempt_at"), epoch("o.acquired_at"), "o.acquired_token"),
+        *(epoch("o.lease_expires_at"), "o.attempts_count", "o.deliveries_count"),
+        *(epoch("o.first_attempt_at"), epoch("o.last_attempt_at")),
     ]
 )
 # What the dead-letter table keeps of a row.
-_DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
+DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
          created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception"""
-_LEASE: Final = """acquired_at = now(), deliveries_count = least(o.deliveries_count, 9223372036854775806) + 1,
+LEASE: Final = """acquired_at = now(), deliveries_count = least(o.deliveries_count, 9223372036854775806) + 1,
        lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
 # The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
 # visits, and locks, in the order of ids; a plain join may as well walk the whole index.
-_HELD: Final = "o.id = ANY ($1::bigint[]) AND o.id = l.id AND o.acquired_token = l.token"
+HELD: Final = "o.id = ANY ($1::bigint[]) AND o.id = l.id AND o.acquired_token = l.token"
 # When a new row is due: at an instant, after a delay, or now.
 _DUE: Final = "coalesce(to_timestamp($7::float8), now() + make_interval(secs => $6::float8), now())"
-_UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
+UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
 
 PING: Final = Statement("SELECT 1")
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
@@ -191,13 +192,13 @@ RETURNING id""")
 RETURNING o.id""")
 
     def _read(self) -> Statement:
-        return Statement(f"""SELECT {_ROW} FROM {self._outbox} o
+        return Statement(f"""SELECT {ROW} FROM {self._outbox} o
  WHERE $1::text IS NULL OR o.queue = $1::text ORDER BY o.id LIMIT $2::bigint""")
 
     def _look(self) -> dict[str, Statement]:
-        statements = {f"The outbox {self._outbox}": Statement(f"SELECT {_ROW} FROM {self._outbox} o LIMIT 0")}
+        statements = {f"The outbox {self._outbox}": Statement(f"SELECT {ROW} FROM {self._outbox} o LIMIT 0")}
         if self._dlq is not None:
-            dead = Statement(f"SELECT {_DEAD_ROW} FROM {self._dlq} LIMIT 0")
+            dead = Statement(f"SELECT {DEAD_ROW} FROM {self._dlq} LIMIT 0")
             statements[f"The dead-letter table {self._dlq}"] = dead
         return statements
 
@@ -211,8 +212,8 @@ RETURNING o.id""")
        AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
      ORDER BY o.next_attempt_at, o.id LIMIT q.quota FOR UPDATE SKIP LOCKED) o
    LIMIT $7::bigint)
-UPDATE {self._outbox} o SET {_LEASE}
- WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_ROW}""")
+UPDATE {self._outbox} o SET {LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {ROW}""")
 
     def _claim_suspect(self) -> Statement:
         # Up to where claims have come: what was claimed lies before that, and the backlog behind it is not read. The
@@ -231,8 +232,8 @@ one AS (
    WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen))
      AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
    ORDER BY o.lease_expires_at, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-UPDATE {self._outbox} o SET {_LEASE}
- WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_ROW}""")
+UPDATE {self._outbox} o SET {LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {ROW}""")
 
     def _renew(self) -> Statement:
         # SKIP LOCKED: a row that somebody holds locked must not keep the others from being renewed in time.
@@ -250,30 +251,40 @@ RETURNING l.id, l.token""")
        acquired_token = CASE WHEN l.suspect THEN gen_random_uuid() END,
        lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
   FROM unnest($1::bigint[], $2::uuid[], $3::bool[]) AS l(id, token, suspect)
- WHERE {_HELD} RETURNING l.id, l.token""")
+ WHERE {HELD} RETURNING l.id, l.token""")
 
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
- WHERE {_HELD} RETURNING l.id, l.token""")
+ WHERE {HELD} RETURNING l.id, l.token""")
 
     def _delete_and_insert(self) -> Statement:
         # Rows come in groups of a known size: a group is deleted, and its outputs inserted, if and only if all of its
-        # leases hold. The locks and the sort read all inputs, so all rows are gone (a timer may set itself anew) and
-        # all stripes locked before the first id is drawn.
-        stripe = self._stripe("r.queue", "r.key")
+        # leases hold.
         return Statement(f"""WITH held AS MATERIALIZED (
   SELECT o.id, l.token, l.grp, l.size
     FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[], $3::int[], $4::int[]) AS l(id, token, grp, size)
-   WHERE {_HELD} FOR UPDATE OF o),
+   WHERE {HELD} FOR UPDATE OF o),
 whole AS MATERIALIZED (SELECT h.grp FROM held h GROUP BY h.grp HAVING count(*) = max(h.size)),
 gone AS (
   DELETE FROM {self._outbox} o USING held h JOIN whole w USING (grp)
    WHERE o.id = ANY ($1::bigint[]) AND o.id = h.id RETURNING h.id, h.token, grp),
 done AS MATERIALIZED (SELECT DISTINCT g.grp FROM gone g),
-input AS MATERIALIZED (
-  SELECT r.* FROM done d
-    JOIN unnest($5::int[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[], $11::float8[], $12::float8[])
-         WITH ORDINALITY AS r(of, queue, key, payload, headers, timer_id, delay, due, n) ON r.of = d.grp),
+{self.insert_outputs("done", "grp", first=5, kind="int")}
+SELECT g.id, g.token FROM gone g""")
+
+    def insert_outputs(self, done: str, column: str, *, first: int, kind: str) -> str:
+        """Write the parts of a statement that insert rows for those that another part has deleted.
+
+        The locks and the sort read all of what was deleted, so all rows are gone (a timer may set itself anew) and all
+        stripes locked before the first id is drawn. The rows come as arrays, from parameter `first` on.
+        """
+        stripe = self._stripe("r.queue", "r.key")
+        kinds = (kind, "text", "text", "bytea", "text", "text", "float8", "float8")
+        arrays = ", ".join(f"${n}::{each}[]" for n, each in enumerate(kinds, start=first))
+        return f"""input AS MATERIALIZED (
+  SELECT r.* FROM {done} d
+    JOIN unnest({arrays})
+         WITH ORDINALITY AS r(of, queue, key, payload, headers, timer_id, delay, due, n) ON r.of = d.{column}),
 locked AS MATERIALIZED (
   SELECT count(pg_advisory_xact_lock({self._lock_class}, s.stripe)) AS n
     FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s),
@@ -282,26 +293,25 @@ made AS (
   SELECT r.queue, r.key, r.payload, r.headers::jsonb, r.timer_id,
          coalesce(to_timestamp(r.due), now() + make_interval(secs => r.delay), now())
     FROM locked CROSS JOIN input r ORDER BY r.n
-  ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING)
-SELECT g.id, g.token FROM gone g""")
+  ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING)"""
 
     def _retry(self) -> Statement:
-        return Statement(f"""UPDATE {self._outbox} o SET {_UNLEASE},
+        return Statement(f"""UPDATE {self._outbox} o SET {UNLEASE},
        next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
        first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
        last_attempt_at = coalesce(to_timestamp(l.last_at), now())
   FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::bigint[], $5::float8[], $6::float8[])
        AS l(id, token, delay, attempts, first_at, last_at)
- WHERE {_HELD} RETURNING l.id, l.token""")
+ WHERE {HELD} RETURNING l.id, l.token""")
 
     def _bury(self) -> Statement:
         # The texts join after the rows are locked: a hash that spilled to disk would not keep the order of ids.
         return Statement(f"""WITH gone AS (
   DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
-   WHERE {_HELD} RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id,
+   WHERE {HELD} RETURNING o.id, o.acquired_token, o.queue, o.entity_key, o.payload, o.headers, o.timer_id,
          o.attempts_count, o.deliveries_count, o.created_at, o.first_attempt_at, o.last_attempt_at),
 kept AS (
-  INSERT INTO {self._dlq} ({_DEAD_ROW})
+  INSERT INTO {self._dlq} ({DEAD_ROW})
   SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
          g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
@@ -312,10 +322,10 @@ SELECT g.id, g.acquired_token FROM gone g""")
 
     def _next_due(self) -> Statement:
         # From the mark on, like a claim: what lies before it is a sweep's to find.
-        return Statement(f"""SELECT min(o.at) - {_epoch("now()")}
+        return Statement(f"""SELECT min(o.at) - {epoch("now()")}
   FROM unnest($1::text[], $2::float8[], $3::bigint[]) AS q(queue, at, id)
  CROSS JOIN LATERAL (
-  SELECT {_epoch("o.next_attempt_at")} AS at FROM {self._outbox} o
+  SELECT {epoch("o.next_attempt_at")} AS at FROM {self._outbox} o
    WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.acquired_token IS NULL
      AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
    ORDER BY o.next_attempt_at, o.id LIMIT 1) o""")
@@ -332,13 +342,13 @@ SELECT g.id, g.acquired_token FROM gone g""")
          count(*) FILTER (WHERE o.acquired_token IS NULL AND o.next_attempt_at > now()) AS scheduled,
          count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at > now()) AS in_flight,
          count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()) AS expired,
-         min({_epoch("o.next_attempt_at")}) FILTER (WHERE o.acquired_token IS NULL
+         min({epoch("o.next_attempt_at")}) FILTER (WHERE o.acquired_token IS NULL
                                                     AND o.next_attempt_at <= now()) AS due,
-         min({_epoch("o.created_at")}) AS created
+         min({epoch("o.created_at")}) AS created
     FROM {self._outbox} o GROUP BY o.queue),
 dead(queue, dead) AS ({dead})
 SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.in_flight, 0),
-       coalesce(l.expired, 0), coalesce(d.dead, 0), {_epoch("now()")} - l.due, {_epoch("now()")} - l.created
+       coalesce(l.expired, 0), coalesce(d.dead, 0), {epoch("now()")} - l.due, {epoch("now()")} - l.created
   FROM live l FULL JOIN dead d USING (queue) ORDER BY 1""")
 
 

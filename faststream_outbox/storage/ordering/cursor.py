@@ -1,0 +1,88 @@
+"""Where a claimer stands among the keys of its queues."""
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+# A key, and an id: what is looked for lies after it.
+KeyPosition = tuple[str, int]
+
+BEGINNING: Final[KeyPosition] = ("", -(2**63))
+LAST_ID: Final = 2**63 - 1
+# Heads that one claim looks at, at most: it takes some milliseconds however many keys there are.
+MOST_VISITS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """One claim's question: which queue, and behind which key."""
+
+    queue: str
+    after: KeyPosition
+
+
+class KeyCursor:
+    """The memory of one claimer between its claims of runs. Nothing depends on it but speed and fairness.
+
+    It goes round and round through the keys of each queue, so each has its turn, and begins anywhere, so that claimers
+    do not meet at the same keys. A queue is at rest when a whole round found nothing to claim.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self.queues = tuple(dict.fromkeys(queues))
+        self._rounds = {queue: _Round() for queue in self.queues}
+        self._turn = 0
+
+    def plan(self) -> KeyPlan:
+        """Choose the queue whose turn it is, and go on there."""
+        queue = self.queues[self._turn % len(self.queues)]
+        self._turn += 1
+        return KeyPlan(queue, self._rounds[queue].at)
+
+    def record(self, plan: KeyPlan, *, last: str | None, ended: bool, found: int, next_due: float | None) -> bool:
+        """Take note of what a claim met; tell whether more is likely to be there, in any of the queues."""
+        self._rounds[plan.queue].record(last=last, ended=ended, found=found, next_due=next_due)
+        return not self.at_rest
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a whole round of every queue found nothing."""
+        return all(each.at_rest for each in self._rounds.values())
+
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds the next run is due, by what the last whole rounds saw."""
+        return min((each.next_due for each in self._rounds.values() if each.next_due < math.inf), default=None)
+
+    def restart(self) -> None:
+        """Begin new rounds: rows have come, or time has passed."""
+        for each in self._rounds.values():
+            each.restart()
+
+
+class _Round:
+    """One queue's round: from its first key to its last; before the first one, from anywhere."""
+
+    def __init__(self) -> None:
+        # Anywhere: most keys are numbers or identifiers of hexadecimal digits.
+        self.at: KeyPosition = (random.choice("0123456789abcdef"), LAST_ID)  # noqa: S311 - nobody's secret
+        self._whole = False
+        self._found = False
+        self._next_due = self.next_due = math.inf
+        self.at_rest = False
+
+    def restart(self) -> None:
+        self.at_rest = False
+
+    def record(self, *, last: str | None, ended: bool, found: int, next_due: float | None) -> None:
+        self._found = self._found or found > 0
+        self._next_due = min(self._next_due, math.inf if next_due is None else next_due)
+        if not ended and last is not None:
+            self.at = (last, LAST_ID)
+            return
+        if self._whole:
+            self.at_rest = not self._found
+            self.next_due = self._next_due
+        self.at, self._whole, self._found, self._next_due = BEGINNING, True, False, math.inf

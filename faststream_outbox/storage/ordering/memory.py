@@ -1,0 +1,85 @@
+"""Claims and settles of runs in memory: the same as on Postgres, on rows in a dict."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.ordering.cursor import KeyCursor
+from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.outcomes import Outcome
+from faststream_outbox.storage.rows import Lease, OutboxRow
+
+if TYPE_CHECKING:
+    from faststream_outbox.storage.memory import MemoryStore
+
+
+class MemoryRuns:
+    """The rows with a key of a `MemoryStore`."""
+
+    def __init__(self, store: "MemoryStore", apply: Callable[[OutboxRow, Outcome], None]) -> None:
+        self._store = store
+        self._apply = apply
+
+    def claim(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
+    ) -> RunClaim:
+        """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
+        check_count("keys", keys)
+        check_count("rows_per_key", rows_per_key)
+        began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
+        seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
+        heads = [rows for key, rows in self._keys(plan.queue) if (key, rows[0].id) > plan.after]
+        runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
+        for rows in heads:
+            head, last = rows[0], rows[0].entity_key
+            free = head.acquired_token is None
+            over = not free and head.lease_expires_epoch <= now
+            expired = expired or (over and head.next_attempt_epoch <= now)
+            if head.next_attempt_epoch > now or not (over if suspects else free):
+                waits.append(max(head.next_attempt_epoch, head.lease_expires_epoch) - now)
+                continue
+            alone = head.deliveries_count > 0
+            due = [head, *takewhile(lambda row: row.next_attempt_epoch <= now and row.timer_id is None, rows[1:])]
+            head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
+            head.deliveries_count += 1
+            taken = due[: 1 if alone else rows_per_key]
+            leased = {"acquired_token": token, "acquired_epoch": now, "lease_expires_epoch": now + seconds}
+            counts = [row.deliveries_count + (row is not head) for row in taken]
+            runs.append(
+                Run(
+                    [
+                        replace(row, claimed_at=began, suspect=suspects, deliveries_count=count, **leased)
+                        for row, count in zip(taken, counts, strict=True)
+                    ]
+                )
+            )
+            if len(runs) == keys:
+                ended = rows is heads[-1]
+                break
+        next_due = min(waits, default=None)
+        more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
+        return RunClaim(runs, began + seconds, more, next_due, expired)
+
+    def _keys(self, queue: str) -> list[tuple[str, list[OutboxRow]]]:
+        keys: dict[str, list[OutboxRow]] = {}
+        for _, row in sorted(self._store.rows.items()):
+            if row.queue == queue and row.entity_key is not None:
+                keys.setdefault(row.entity_key, []).append(row)
+        return sorted(keys.items())
+
+    def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
+        """Write what became of runs; returns the leases that still held."""
+        held = set()
+        for settlement in settlements:
+            head = self._store.rows.get(settlement.lease.row_id)
+            if head is None or head.acquired_token != settlement.lease.token:
+                continue
+            held.add(settlement.lease)
+            for row_id, outcome in settlement.outcomes:
+                if (row := self._store.rows.get(row_id)) is not None:
+                    self._apply(row, outcome)
+        return frozenset(held)

@@ -1,0 +1,115 @@
+"""Claims and settles of runs on Postgres, each in one statement."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.drivers import Executor
+from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor
+from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.statements import RunStatements
+from faststream_outbox.storage.outcomes import Ack, Dead, Retry, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+
+# What a claim says of itself, before the rows that it brought.
+_SUMMARY: Final = 6
+
+
+class PostgresRuns:
+    """The rows with a key, seen from one lane."""
+
+    def __init__(self, executor: Executor, statements: RunStatements) -> None:
+        self._executor = executor
+        self._statements = statements
+
+    async def claim(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
+    ) -> RunClaim:
+        """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
+        began, token, plan = time.monotonic(), uuid4(), cursor.plan()
+        seconds = check_number("lease_seconds", lease_seconds)
+        asked = (check_count("keys", keys), MOST_VISITS, check_count("rows_per_key", rows_per_key), suspects)
+        records = await self._executor.fetch(self._statements.claim, token, seconds, plan.queue, *plan.after, *asked)
+        visits, last, found, next_due, expired, now = records[0][:_SUMMARY]
+        runs: dict[int, list[OutboxRow]] = {}
+        for record in records:
+            head, *fields = record[_SUMMARY:]
+            if head is not None:
+                runs.setdefault(head, []).append(OutboxRow(*fields))
+        claimed = [_run(sorted(rows, key=_by_id), now, began, suspect=suspects) for rows in runs.values()]
+        ended = visits < MOST_VISITS and found < keys
+        more = cursor.record(plan, last=last, ended=ended, found=len(claimed), next_due=next_due)
+        return RunClaim(claimed, began + seconds, more, next_due, bool(expired))
+
+    async def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
+        """Write what became of runs; returns the leases that still held, whose runs were written."""
+        entries = _Entries()
+        for settlement in sorted(settlements, key=lambda each: each.lease):
+            entries.add(settlement, keeps_dead=self._statements.keeps_dead)
+        records = await self._executor.fetch(self._statements.settle, *entries.columns())
+        return frozenset(Lease(row_id, token) for row_id, token in records)
+
+
+@dataclass(slots=True)
+class _Entries:
+    """What the settling statement takes, gathered from many runs."""
+
+    heads: list[tuple[Any, ...]] = field(default_factory=list)
+    done: list[tuple[Any, ...]] = field(default_factory=list)
+    again: list[tuple[Any, ...]] = field(default_factory=list)
+    dead: list[tuple[Any, ...]] = field(default_factory=list)
+    outputs: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
+        head = settlement.lease.row_id
+        self.heads.append(tuple(settlement.lease))
+        for row_id, outcome in settlement.outcomes:
+            match outcome:
+                case Retry(attempts_count=attempts):
+                    self.again.append((row_id, head, outcome.bounded_delay, attempts, *_times(outcome)))
+                case Dead(reason, text, attempts) if keeps_dead:
+                    text = clean_exception_text(text)
+                    self.dead.append((row_id, head, reason, text, attempts, *_times(outcome)))
+                case Ack(outputs):
+                    self.done.append((row_id, head))
+                    self.outputs.extend((row_id, *_values(new)) for new in outputs)
+                case Dead():
+                    self.done.append((row_id, head))
+
+    def columns(self) -> list[list[Any]]:
+        shapes = ((self.heads, 2), (self.done, 2), (self.again, 6), (self.dead, 7), (self.outputs, 8))
+        return [column for entries, width in shapes for column in _columns(entries, width)]
+
+
+def _columns(entries: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*entries, strict=True)] if entries else [[] for _ in range(width)]
+
+
+def _values(new: NewRow) -> tuple[Any, ...]:
+    return (new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+
+
+def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
+    return epoch_or_none(outcome.first_attempt_at), epoch_or_none(outcome.last_attempt_at)
+
+
+def _by_id(row: OutboxRow) -> int:
+    return row.id
+
+
+def _run(rows: list[OutboxRow], now: float, began: float, *, suspect: bool) -> Run:
+    """Cut a run off at the first row that is not due yet, and let the head's lease cover the others."""
+    head = rows[0]
+    taken = [head]
+    for row in rows[1:]:
+        if row.next_attempt_epoch > now or row.timer_id is not None:
+            break
+        row.acquired_token, row.acquired_epoch = head.acquired_token, head.acquired_epoch
+        row.lease_expires_epoch, row.deliveries_count = head.lease_expires_epoch, row.deliveries_count + 1
+        taken.append(row)
+    for row in taken:
+        row.claimed_at, row.suspect = began, suspect
+    return Run(taken)

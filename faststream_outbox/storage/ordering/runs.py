@@ -1,0 +1,58 @@
+"""Rows of one key that are handled in their order: claimed together, and settled together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faststream_outbox.storage.outcomes import Outcome, Retry
+from faststream_outbox.storage.rows import Lease, OutboxRow
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first rows of a key, all of them due. The lease of the first, the head, covers the others."""
+
+    rows: Sequence[OutboxRow]
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that covers all of it."""
+        return self.rows[0].lease
+
+    @property
+    def key(self) -> str | None:
+        """The key that the rows have in common."""
+        return self.rows[0].entity_key
+
+
+@dataclass(frozen=True, slots=True)
+class RunClaim:
+    """What one claim of runs brought.
+
+    `next_due` tells in how many seconds, as far as this claim has looked, the next run is due. `suspects` tells that it
+    met keys whose holder let its lease run out.
+    """
+
+    runs: list[Run]
+    expires_at: float
+    more: bool
+    next_due: float | None
+    suspects: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettlement:
+    """What became of the first rows of a run, in their order; the rest are as they were, and free again.
+
+    Nothing comes after a row that is to be tried again: it blocks its key until then.
+    """
+
+    lease: Lease
+    outcomes: Sequence[tuple[int, Outcome]]
+
+    def __post_init__(self) -> None:
+        if not self.outcomes:
+            raise ValueError("A run is settled with the outcome of its first row at least.")
+        if self.outcomes[0][0] != self.lease.row_id:
+            raise ValueError(f"The outcomes of a run begin with that of its head, row {self.lease.row_id}.")
+        if any(isinstance(outcome, Retry) for _, outcome in self.outcomes[:-1]):
+            raise ValueError("A row that is to be tried again blocks its key: nothing after it can be settled.")

@@ -1,0 +1,111 @@
+"""The statements for rows with a key.
+
+The lease of a key lives on its head, the row with the lowest id. Earlier rows only disappear, never appear (see
+`insert_keyed`), so a head stays the head until it is deleted; and the conditions of a claim stand on the locked row, so
+Postgres checks them again on its newest version. Whoever settles locks the head under its token first: that is the
+fence for all rows that its lease covers.
+"""
+
+from typing import Final
+
+from sqlalchemy import Table
+
+from faststream_outbox.storage.ordering.cursor import LAST_ID
+from faststream_outbox.storage.schema import quoted_name
+from faststream_outbox.storage.statements import (
+    DEAD_ROW,
+    HELD,
+    LEASE,
+    ROW,
+    UNLEASE,
+    Statement,
+    Statements,
+    epoch,
+)
+
+# What a claim may take: of the free rows that are due, or of those whose lease ran out.
+_WANTED: Final = """o.next_attempt_at <= now() AND CASE WHEN $9::bool
+             THEN o.acquired_token IS NOT NULL AND o.lease_expires_at <= now() ELSE o.acquired_token IS NULL END"""
+
+
+class RunStatements:
+    """The statements for the keys of one outbox."""
+
+    def __init__(self, outbox: Table, dlq: Table | None, statements: Statements) -> None:
+        self._outbox = quoted_name(outbox.name, outbox.schema)
+        self._dlq = None if dlq is None else quoted_name(dlq.name, dlq.schema)
+        self.keeps_dead = dlq is not None
+        self._statements = statements
+        self.claim = self._claim()
+        self.settle = self._settle()
+
+    def _head(self, after: str) -> str:
+        # One probe of the index: the next key's first row. `wanted` is what a claim may take, the rest is for waiting.
+        return f"""SELECT o.entity_key AS key, o.id, o.acquired_token IS NULL AS free, {_WANTED} AS wanted,
+           greatest(o.next_attempt_at, o.lease_expires_at) AS due
+      FROM {self._outbox} o
+     WHERE o.queue = $3::text AND o.entity_key IS NOT NULL AND (o.entity_key, o.id) > ({after})
+     ORDER BY o.entity_key, o.id LIMIT 1"""
+
+    def _claim(self) -> Statement:
+        # Timers are handed out as heads only, whose lock tells whoever cancels one that it is in flight.
+        return Statement(f"""WITH RECURSIVE walk AS (
+  SELECT x.*, 1 AS n, x.wanted::int AS found FROM ({self._head("$4::text, $5::bigint")}) x
+  UNION ALL
+  SELECT x.*, w.n + 1, w.found + x.wanted::int FROM walk w CROSS JOIN LATERAL ({self._head(f"w.key, {LAST_ID}")}) x
+   WHERE w.n < $7::int AND w.found < $6::int),
+heads AS MATERIALIZED (
+  SELECT o.id, o.entity_key, o.deliveries_count FROM {self._outbox} o
+   WHERE o.id = ANY (ARRAY(SELECT w.id FROM walk w WHERE w.wanted)) AND {_WANTED}
+     FOR UPDATE OF o SKIP LOCKED),
+leased AS (
+  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT h.id FROM heads h)) RETURNING o.id AS head, {ROW}),
+handed AS (
+  SELECT * FROM leased
+  UNION ALL
+  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL (
+    SELECT * FROM {self._outbox} f
+     WHERE f.queue = $3::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
+     ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN h.deliveries_count = 0 THEN $8::int - 1 ELSE 0 END) o)
+SELECT s.*, r.* FROM (
+  SELECT count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesce(sum(w.wanted::int), 0),
+         {epoch("min(w.due) FILTER (WHERE NOT w.wanted)")} - {epoch("now()")},
+         coalesce(bool_or(NOT w.free AND w.due <= now()), false), {epoch("now()")} FROM walk w) s
+  LEFT JOIN handed r ON true""")
+
+    def _settle(self) -> Statement:
+        # $1, $2: heads and tokens. $3, $4: rows that are done, and the head of each. $5 to $10: rows to be tried again.
+        # $11 to $17: dead ones. $18 on: outputs, each of a done row.
+        made = self._statements.insert_outputs("gone", "id", first=18, kind="bigint")
+        kept = (
+            ""
+            if self._dlq is None
+            else f"""kept AS (
+  INSERT INTO {self._dlq} ({DEAD_ROW})
+  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
+         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+         coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
+    FROM dead g
+    JOIN unnest($11::bigint[], $13::text[], $14::text[], $15::bigint[], $16::float8[], $17::float8[])
+         AS l(id, reason, exception, attempts, first_at, last_at) ON l.id = g.id),
+"""
+        )
+        return Statement(f"""WITH own AS MATERIALIZED (
+  SELECT o.id, l.token FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+   WHERE {HELD} FOR UPDATE OF o),
+gone AS (
+  DELETE FROM {self._outbox} o USING unnest($3::bigint[], $4::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
+   WHERE o.id = ANY ($3::bigint[]) AND o.id = d.id RETURNING o.id),
+dead AS (
+  DELETE FROM {self._outbox} o USING unnest($11::bigint[], $12::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
+   WHERE o.id = ANY ($11::bigint[]) AND o.id = d.id RETURNING o.*),
+{kept}again AS (
+  UPDATE {self._outbox} o SET {UNLEASE},
+         next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
+         first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
+         last_attempt_at = coalesce(to_timestamp(l.last_at), now())
+    FROM unnest($5::bigint[], $6::bigint[], $7::float8[], $8::bigint[], $9::float8[], $10::float8[])
+         AS l(id, head, delay, attempts, first_at, last_at) JOIN own ON own.id = l.head
+   WHERE o.id = ANY ($5::bigint[]) AND o.id = l.id RETURNING o.id),
+{made}
+SELECT own.id, own.token FROM own""")

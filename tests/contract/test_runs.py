@@ -1,0 +1,200 @@
+"""Rows with a key: claimed in their order, by one at a time, and settled behind the fence of their head."""
+
+from datetime import timedelta
+
+import pytest
+
+from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Retry, Settled
+from faststream_outbox.storage.ordering import KeyCursor, Run, RunClaim, RunSettlement
+from tests.backends import Backend
+
+HOUR = timedelta(hours=1)
+
+
+async def claim(
+    backend: Backend,
+    *,
+    keys: int = 100,
+    rows_per_key: int = 10,
+    suspects: bool = False,
+    cursor: KeyCursor | None = None,
+) -> RunClaim:
+    """Claim once around, as a claimer does that has just started."""
+    cursor = cursor or KeyCursor(["q"])
+    async with backend.store.connect() as lane:
+        options = {"keys": keys, "rows_per_key": rows_per_key, "lease_seconds": 60.0, "suspects": suspects}
+        first = await lane.claim_runs(cursor, **options)
+        if first.runs:
+            return first
+        return await lane.claim_runs(cursor, **options)
+
+
+async def fill(backend: Backend, *keys: str) -> None:
+    await backend.insert(*(NewRow("q", b"%d" % n, key=key) for n, key in enumerate(keys)))
+
+
+async def settle(backend: Backend, run: Run, *outcomes: Outcome) -> Settled:
+    async with backend.store.connect() as lane:
+        rows = zip(run.rows, outcomes, strict=False)
+        return await lane.settle_runs([RunSettlement(run.lease, [(row.id, outcome) for row, outcome in rows])])
+
+
+def payloads(claimed: RunClaim) -> dict[str | None, list[bytes]]:
+    return {run.key: [row.payload for row in run.rows] for run in claimed.runs}
+
+
+async def test_a_key_comes_whole_and_in_order(backend: Backend) -> None:
+    await fill(backend, "a", "b", "a", "b", "a")
+    claimed = await claim(backend, cursor=begun())
+    assert payloads(claimed) == {"a": [b"0", b"2", b"4"], "b": [b"1", b"3"]}
+    assert {row.deliveries_count for run in claimed.runs for row in run.rows} == {1}
+
+
+def begun() -> KeyCursor:
+    """A cursor that stands at the first key."""
+    cursor = KeyCursor(["q"])
+    cursor.record(cursor.plan(), last=None, ended=True, found=0, next_due=None)
+    return cursor
+
+
+async def test_a_key_that_is_leased_is_nobody_elses(backend: Backend) -> None:
+    await fill(backend, "a", "a", "b")
+    assert payloads(await claim(backend, keys=1, rows_per_key=1, cursor=begun())) == {"a": [b"0"]}
+    assert payloads(await claim(backend, cursor=begun())) == {"b": [b"2"]}
+    await fill(backend, "a")
+    assert (await claim(backend, cursor=begun())).runs == []
+
+
+async def test_a_run_that_is_done_is_gone_and_the_next_begins_behind_it(backend: Backend) -> None:
+    await fill(backend, *"aaaa")
+    [run] = (await claim(backend, rows_per_key=2, cursor=begun())).runs
+    settled = await settle(backend, run, Ack(), Ack())
+    assert settled.held == {run.lease}
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"2", b"3"]}
+
+
+async def test_a_row_that_failed_blocks_its_key_until_it_is_due(backend: Backend) -> None:
+    await fill(backend, *"aaab")
+    claimed = await claim(backend, cursor=begun())
+    run = next(run for run in claimed.runs if run.key == "a")
+    await settle(backend, run, Ack(), Retry(30.0, 1))
+    second = await claim(backend, cursor=begun())
+    assert second.runs == []
+    assert second.next_due == pytest.approx(30, abs=5)
+    await backend.pass_time(31)
+    again = await claim(backend, cursor=begun())
+    assert payloads(again) == {"a": [b"1", b"2"]}
+    assert [row.attempts_count for row in again.runs[0].rows] == [1, 0]
+
+
+async def test_a_row_that_was_not_reached_is_as_it_was(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Ack())
+    one, two = await backend.rows()
+    assert [(row.acquired_token, row.attempts_count, row.deliveries_count) for row in (one, two)] == [(None, 0, 0)] * 2
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"1", b"2"]}
+
+
+async def test_the_fence_is_the_heads(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await backend.pass_time(61)
+    [thief] = (await claim(backend, suspects=True, cursor=begun())).runs
+    assert [row.payload for row in thief.rows] == [b"0"], "what comes back from a lease that ran out comes alone"
+    assert thief.rows[0].suspect
+    late = await settle(backend, run, Ack((NewRow("out", b"late"),)), Ack(), Dead("rejected"))
+    assert late.lost == {run.lease}
+    assert len(await backend.rows()) == 3
+    assert await backend.dead_letters() == []
+    assert (await settle(backend, thief, Ack())).held == {thief.lease}
+
+
+async def test_expired_keys_are_left_to_whoever_asks_for_suspects(backend: Backend) -> None:
+    await fill(backend, *"ab")
+    assert len((await claim(backend, cursor=begun())).runs) == 2
+    await backend.pass_time(61)
+    fresh = await claim(backend, cursor=begun())
+    assert fresh.runs == []
+    assert fresh.suspects
+    assert len((await claim(backend, keys=1, suspects=True, cursor=begun())).runs) == 1
+
+
+async def test_dead_rows_are_kept_and_the_run_goes_on(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Ack(), Dead("rejected", "no\x00good"), Ack())
+    assert await backend.rows() == []
+    [dead] = await backend.dead_letters()
+    assert (dead.payload, dead.entity_key, dead.failure_reason) == (b"1", "a", "rejected")
+
+
+async def test_outputs_come_with_the_end_of_their_rows(backend: Backend) -> None:
+    await fill(backend, *"aa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Ack((NewRow("out", b"x", key="k"), NewRow("out", b"y"))), Retry(1.0, 1))
+    assert [(row.queue, row.payload) for row in await backend.rows()] == [("q", b"1"), ("out", b"x"), ("out", b"y")]
+
+
+async def test_a_delayed_row_ends_the_run_and_blocks_what_is_behind_it(backend: Backend) -> None:
+    await backend.insert(
+        NewRow("q", b"0", key="a"), NewRow("q", b"1", key="a", activate_in=HOUR), NewRow("q", b"2", key="a")
+    )
+    [run] = (await claim(backend, cursor=begun())).runs
+    assert [row.payload for row in run.rows] == [b"0"]
+    await settle(backend, run, Ack())
+    assert (await claim(backend, cursor=begun())).runs == []
+    await backend.pass_time(3601)
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"1", b"2"]}
+
+
+async def test_a_timer_is_not_handed_out_behind_another_row(backend: Backend) -> None:
+    await backend.insert(
+        NewRow("q", b"0", key="a"), NewRow("q", b"1", key="a", timer_id="t"), NewRow("q", b"2", key="a")
+    )
+    [run] = (await claim(backend, cursor=begun())).runs
+    assert [row.payload for row in run.rows] == [b"0"]
+
+
+async def test_rows_without_a_key_are_not_here(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"0"), NewRow("other", b"1", key="a"))
+    assert (await claim(backend, cursor=begun())).runs == []
+
+
+async def test_every_key_has_its_turn(backend: Backend) -> None:
+    await fill(backend, *(f"{n:03}" for n in range(30)))
+    cursor, seen = KeyCursor(["q"]), list[str | None]()
+    for _ in range(40):
+        claimed = await claim(backend, keys=3, cursor=cursor)
+        for run in claimed.runs:
+            seen.append(run.key)
+            await settle(backend, run, Ack())
+    assert sorted(map(str, seen)) == [f"{n:03}" for n in range(30)]
+    assert cursor.at_rest
+
+
+async def test_a_released_head_is_free_and_its_delivery_uncounted(backend: Backend) -> None:
+    await fill(backend, *"aa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    async with backend.store.connect() as lane:
+        assert await lane.release([run.rows[0]]) == {run.lease}
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"0", b"1"]}
+
+
+async def test_a_key_that_was_delivered_before_comes_with_its_head_alone(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Retry(0.0, 1))
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"0"]}
+
+
+def test_a_settlement_begins_with_the_head_and_ends_with_a_retry() -> None:
+    import uuid  # noqa: PLC0415 - only here
+
+    lease = Lease(1, uuid.uuid4())
+    with pytest.raises(ValueError, match="first row"):
+        RunSettlement(lease, [])
+    with pytest.raises(ValueError, match="head"):
+        RunSettlement(lease, [(2, Ack())])
+    with pytest.raises(ValueError, match="blocks its key"):
+        RunSettlement(lease, [(1, Retry(0.0, 1)), (2, Ack())])
