@@ -46,10 +46,10 @@ class PostgresRuns:
 
     async def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
         """Write what became of runs; returns the leases that still held, whose runs were written."""
-        entries = _Entries()
+        entries, keeps_dead = _Entries(), self._statements.keeps_dead
         for settlement in sorted(settlements, key=lambda each: each.lease):
-            entries.add(settlement, keeps_dead=self._statements.keeps_dead)
-        records = await self._executor.fetch(self._statements.settle, *entries.columns())
+            entries.add(settlement, keeps_dead=keeps_dead)
+        records = await self._executor.fetch(self._statements.settle, *entries.columns(keeps_dead=keeps_dead))
         return frozenset(Lease(row_id, token) for row_id, token in records)
 
 
@@ -79,8 +79,10 @@ class _Entries:
                 case Dead():
                     self.done.append((row_id, head))
 
-    def columns(self) -> list[list[Any]]:
-        shapes = ((self.heads, 2), (self.done, 2), (self.again, 6), (self.dead, 7), (self.outputs, 8))
+    def columns(self, *, keeps_dead: bool) -> list[list[Any]]:
+        shapes = [(self.heads, 2), (self.done, 2), (self.again, 6), (self.outputs, 8)]
+        if keeps_dead:
+            shapes.append((self.dead, 7))
         return [column for entries, width in shapes for column in _columns(entries, width)]
 
 

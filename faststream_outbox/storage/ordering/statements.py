@@ -75,31 +75,14 @@ SELECT s.*, r.* FROM (
 
     def _settle(self) -> Statement:
         # $1, $2: heads and tokens. $3, $4: rows that are done, and the head of each. $5 to $10: rows to be tried again.
-        # $11 to $17: dead ones. $18 on: outputs, each of a done row.
-        made = self._statements.insert_outputs("gone", "id", first=18, kind="bigint")
-        kept = (
-            ""
-            if self._dlq is None
-            else f"""kept AS (
-  INSERT INTO {self._dlq} ({DEAD_ROW})
-  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
-         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
-         coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
-    FROM dead g
-    JOIN unnest($11::bigint[], $13::text[], $14::text[], $15::bigint[], $16::float8[], $17::float8[])
-         AS l(id, reason, exception, attempts, first_at, last_at) ON l.id = g.id),
-"""
-        )
+        # $11 to $18: outputs, each of a done row. $19 to $25: dead rows, where they are kept.
         return Statement(f"""WITH own AS MATERIALIZED (
   SELECT o.id, l.token FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)
    WHERE {HELD} FOR UPDATE OF o),
 gone AS (
   DELETE FROM {self._outbox} o USING unnest($3::bigint[], $4::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
    WHERE o.id = ANY ($3::bigint[]) AND o.id = d.id RETURNING o.id),
-dead AS (
-  DELETE FROM {self._outbox} o USING unnest($11::bigint[], $12::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
-   WHERE o.id = ANY ($11::bigint[]) AND o.id = d.id RETURNING o.*),
-{kept}again AS (
+again AS (
   UPDATE {self._outbox} o SET {UNLEASE},
          next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
          first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
@@ -107,5 +90,21 @@ dead AS (
     FROM unnest($5::bigint[], $6::bigint[], $7::float8[], $8::bigint[], $9::float8[], $10::float8[])
          AS l(id, head, delay, attempts, first_at, last_at) JOIN own ON own.id = l.head
    WHERE o.id = ANY ($5::bigint[]) AND o.id = l.id RETURNING o.id),
-{made}
+{self._statements.insert_outputs("gone", "id", first=11, kind="bigint")}{self._bury()}
 SELECT own.id, own.token FROM own""")
+
+    def _bury(self) -> str:
+        if self._dlq is None:
+            return ""
+        return f""",
+dead AS (
+  DELETE FROM {self._outbox} o USING unnest($19::bigint[], $20::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
+   WHERE o.id = ANY ($19::bigint[]) AND o.id = d.id RETURNING o.*),
+kept AS (
+  INSERT INTO {self._dlq} ({DEAD_ROW})
+  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
+         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+         coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
+    FROM dead g
+    JOIN unnest($19::bigint[], $21::text[], $22::text[], $23::bigint[], $24::float8[], $25::float8[])
+         AS l(id, reason, exception, attempts, first_at, last_at) ON l.id = g.id)"""
