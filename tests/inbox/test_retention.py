@@ -8,6 +8,7 @@ from sqlalchemy import event, text
 
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.inbox import inbox as inbox_module
+from faststream_outbox.inbox.consumer import Consumer
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -61,14 +62,14 @@ async def test_a_young_record_stays_and_an_old_one_is_forgotten(desk: Desk) -> N
 async def test_it_is_done_after_a_commit_a_batch_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
     await remember(desk, 25, days=8)
-    inbox = desk.inbox()
+    inbox, consumer = desk.inbox(), Consumer("desk")
     left = []
     for _ in range(4):
-        await inbox.clean_when_due(None)
+        await inbox.clean_when_due(consumer, None)
         left.append(len(await desk.seen()))
     assert left == [15, 5, 0, 0], "while there is more it is due again"
     await remember(desk, 1, days=8)
-    await inbox.clean_when_due(None)
+    await inbox.clean_when_due(consumer, None)
     assert len(await desk.seen()) == 1, "and then not before the interval is over"
 
 
