@@ -7,7 +7,7 @@ from typing import Any, Final
 from faststream.message import AckStatus, StreamMessage
 
 # NATS has two.
-_ACKS: Final = ("ack", "ack_sync")
+_ACKS: Final[tuple[str, ...]] = ("ack", "ack_sync")
 _NOT_HANDLED: Final = (AckStatus.NACKED, AckStatus.REJECTED)
 
 
