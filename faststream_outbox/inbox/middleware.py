@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from faststream import BaseMiddleware, Context, ContextRepo
 from faststream.exceptions import AckMessage
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 _SESSION: Final = "inbox_session"
 _MESSAGE: Final = "inbox_message"
 
+
+def _no_session() -> NoReturn:
+    raise RuntimeError(
+        "This handler asks for an InboxSession, and no inbox stands before it: give one to its broker or router, "
+        "as middlewares=[inbox]."
+    )
+
+
 # The session in which the message is recorded. The inbox commits it: a handler writes with it, and no more.
-InboxSession = Annotated[AsyncSession, Context(_SESSION)]
+InboxSession = Annotated[AsyncSession, Context(_SESSION, initial=_no_session)]
 
 
 class InboxMiddleware(BaseMiddleware):

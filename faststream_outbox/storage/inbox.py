@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import autocommits
-from faststream_outbox.storage.drivers import Records, check_dialect, run_on, sqlstate
+from faststream_outbox.storage.drivers import check_dialect, run_on, sqlstate
 from faststream_outbox.storage.guard import refuse_commits
 from faststream_outbox.storage.schema import check_table, make_inbox_table
-from faststream_outbox.storage.statements import InboxStatements, Statement
+from faststream_outbox.storage.statements import InboxStatements
 
 # A session that is used after its handler has ended would open a transaction that nobody commits.
 # The keyword is as old as SQLAlchemy 2.0.22.
@@ -82,17 +82,18 @@ class InboxStore:
         session = self._sessions()
         try:
             await session.begin()
-            if await self._run(session, self._statements.record, consumer, message_id):
-                return InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
+            connection = await self._connect(session)
+            if await connection.run_sync(run_on, self._statements.record, consumer, message_id):
+                return InboxTransaction(session, connection, lambda: self._holds(connection, consumer, message_id))
         except BaseException:
             await session.close()
             raise
         await session.close()
         return None
 
-    async def _holds(self, session: AsyncSession, consumer: str, message_id: str) -> bool:
+    async def _holds(self, connection: AsyncConnection, consumer: str, message_id: str) -> bool:
         try:
-            return bool(await self._run(session, self._statements.holds, consumer, message_id))
+            return bool(await connection.run_sync(run_on, self._statements.holds, consumer, message_id))
         except DBAPIError as error:
             if sqlstate(error) != _FAILED_TRANSACTION:
                 raise
@@ -101,7 +102,10 @@ class InboxStore:
     async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
         """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
         async with self._sessions() as session, session.begin():
-            [[count]] = await self._run(session, self._statements.clean, consumer, retention.total_seconds(), limit)
+            # Two that clean up at a time would be told so as an error, under stricter isolation.
+            connection = await self._connect(session, isolation_level="READ COMMITTED")
+            statement, seconds = self._statements.clean, retention.total_seconds()
+            [[count]] = await connection.run_sync(run_on, statement, consumer, seconds, limit)
             return int(count)
 
     async def validate_schema(self) -> None:
@@ -109,22 +113,20 @@ class InboxStore:
         from faststream_outbox.storage.validation import validate_tables  # noqa: PLC0415 - Alembic is optional
 
         async with self._sessions() as session:
-            connection = await session.connection(bind_arguments={"clause": self.table})
-            await validate_tables(connection, [self.table])
+            await validate_tables(await self._connect(session), [self.table])
 
-    async def _run(self, session: AsyncSession, statement: Statement, *args: Any) -> Records:
-        connection = await session.connection(bind_arguments={"clause": self.table})
-        return await connection.run_sync(run_on, statement, *args)
+    async def _connect(self, session: AsyncSession, **options: Any) -> AsyncConnection:
+        return await session.connection(bind_arguments={"clause": self.table}, execution_options=options or None)
 
 
 class InboxTransaction:
     """The transaction in which a message is recorded; its session is the handler's to write with."""
 
-    def __init__(self, session: AsyncSession, holds: Callable[[], Any]) -> None:
+    def __init__(self, session: AsyncSession, connection: AsyncConnection, holds: Callable[[], Any]) -> None:
         self.session = session
         self._holds = holds
         self._root = session.sync_session.get_transaction()
-        self._allow_commit = refuse_commits(session.sync_session)
+        self._allow_commit = refuse_commits(session.sync_session, connection)
 
     async def commit(self) -> None:
         """Commit the record and all that was written through the session, or raise with nothing committed."""

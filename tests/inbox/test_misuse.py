@@ -37,6 +37,26 @@ async def test_a_handler_does_not_commit(desk: Desk) -> None:
     assert (await desk.written(), await desk.seen()) == ([], [])
 
 
+async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
+    """The record would stay although the handler fails, and the message be skipped when it comes again."""
+
+    async def use(session: AsyncSession) -> None:
+        connection = await session.connection()
+        await connection.commit()
+
+    assert "remove session.commit()" in await fate(desk, use)
+    assert (await desk.written(), await desk.seen()) == ([], [])
+
+
+async def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(desk: Desk) -> None:
+    async def use(session: AsyncSession) -> None:
+        await session.begin_nested()
+        await desk.write(session, "b")
+
+    assert await fate(desk, use) == ""
+    assert await desk.written() == ["a", "b"]
+
+
 async def test_a_savepoint_is_fine(desk: Desk) -> None:
     async def use(session: AsyncSession) -> None:
         async with session.begin_nested():
@@ -159,6 +179,20 @@ async def test_messages_taken_one_by_one_have_no_handler(desk: Desk) -> None:
                 await subscriber.get_one(timeout=20)
     assert await desk.seen() == []
     assert len(await desk.postgres.rows()) == 1
+
+
+async def test_a_session_without_an_inbox(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @broker.subscriber("q", ack_policy=AckPolicy.REJECT_ON_ERROR)
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "no inbox stands before it" in str(letter.last_exception)
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -1,5 +1,6 @@
 """Old records go, in small batches, beside the handlers and never in their way."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -86,6 +87,15 @@ async def test_a_record_that_is_in_use_is_left_and_not_waited_for(desk: Desk) ->
         await session.execute(text("SELECT 1 FROM outbox_inbox WHERE message_id = 'old-1' FOR UPDATE"))
         assert await desk.inbox().clean() == 1
     assert await desk.seen() == [("desk", "old-1")]
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_several_that_clean_at_a_time(desk: Desk, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
+    await remember(desk, 300, days=8)
+    engine = desk.engine.execution_options(isolation_level=isolation)
+    assert sum(await asyncio.gather(*(desk.inbox(engine=engine).clean() for _ in range(4)))) == 300
+    assert await desk.seen() == []
 
 
 async def test_a_failure_is_said_and_harms_no_message(desk: Desk) -> None:
