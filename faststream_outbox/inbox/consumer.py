@@ -29,7 +29,8 @@ class Consumer:
         elif known is not subscriber:
             raise RuntimeError(
                 f"The inbox of {self.name!r} serves two subscribers, and of two that receive the same message one "
-                "would skip it: give each an inbox of its own, such as inbox.named('…')."
+                "would skip it: give each an inbox of its own, such as inbox.named('…'). Two that share the messages "
+                "of one group take two inboxes with one name."
             )
 
 

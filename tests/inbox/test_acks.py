@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from faststream import AckPolicy, BaseMiddleware
+from faststream import AckPolicy, BaseMiddleware, ExceptionMiddleware
 from faststream.exceptions import AckMessage
 from faststream.rabbit import RabbitBroker, RabbitMessage, TestRabbitBroker
 
@@ -124,3 +124,27 @@ async def test_a_refusal_counts_although_a_middleware_passes_on_a_copy(desk: Des
     async with started(broker):
         await until_empty(desk.postgres)
     assert (await desk.written(), await desk.seen()) == ([], [])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_an_error_that_a_middleware_deals_with(desk: Desk, inside: bool) -> None:
+    """Outside the inbox it is one of the handler's, inside it is none."""
+    forgive = ExceptionMiddleware()
+
+    @forgive.add_handler(ValueError, publish=True)
+    def forgiven(_: ValueError) -> None: ...
+
+    inbox = desk.inbox()
+    broker = desk.broker(middlewares=[inbox, forgive] if inside else [forgive, inbox])
+
+    @broker.subscriber("q")
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+        raise ValueError(body)
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    assert await desk.written() == (["a"] if inside else [])
+    assert len(await desk.seen()) == inside
+    assert await desk.postgres.dead_letters() == []

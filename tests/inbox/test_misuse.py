@@ -44,8 +44,14 @@ async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
         connection = await session.connection()
         await connection.commit()
 
+    async def use_and_go_on(session: AsyncSession) -> None:
+        with pytest.raises(RuntimeError, match="The inbox commits this session"):
+            await use(session)
+
     assert "remove session.commit()" in await fate(desk, use)
+    await fate(desk, use_and_go_on)
     assert (await desk.written(), await desk.seen()) == ([], [])
+    assert len(await desk.postgres.dead_letters()) == 2
 
 
 async def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(desk: Desk) -> None:
