@@ -4,7 +4,7 @@ from faststream_outbox.__about__ import __version__
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.router import OutboxRouter
 from faststream_outbox.inbox import Inbox
-from faststream_outbox.message import OutboxMessage
+from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.response import OutboxResponse
@@ -25,6 +25,7 @@ __all__ = [
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",
+    "OutboxBatchMessage",
     "OutboxBroker",
     "OutboxMessage",
     "OutboxPublisher",

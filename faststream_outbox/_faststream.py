@@ -18,7 +18,7 @@ from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.proto import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
-from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection, HandlerItem
 from faststream._internal.endpoint.subscriber.utils import MultiLock, default_filter
 from faststream._internal.endpoint.utils import ParserComposition, process_msg
 from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
@@ -53,6 +53,7 @@ __all__ = [
     "FastDependsConfig",
     "Filter",
     "HandlerCallWrapper",
+    "HandlerItem",
     "IdGenerator",
     "LoggerProto",
     "LoggerState",

@@ -17,21 +17,26 @@ from faststream.params import NoCast
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
 from faststream_outbox.inbox import InboxSession
+from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
 from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
+from faststream_outbox.subscriber.sessions import OutboxSession
 
 __all__ = [
     "ContextRepo",
     "InboxSession",
     "Logger",
     "NoCast",
+    "OutboxBatchMessage",
     "OutboxBroker",
     "OutboxClient",
     "OutboxMessage",
     "OutboxProducer",
+    "OutboxSession",
 ]
 
 OutboxMessage = Annotated[_OutboxMessage, Context("message")]
+OutboxBatchMessage = Annotated[_OutboxBatchMessage, Context("message")]
 OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
 OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
 OutboxClient = Annotated[_OutboxClient, Context("broker.client")]

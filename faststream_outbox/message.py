@@ -1,10 +1,12 @@
 """A message as a handler sees it, and the verdict that is given on it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, Self, cast
 
 from faststream.message import StreamMessage
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.storage import NewRow, OutboxRow
 from faststream_outbox.storage.checks import check_number
@@ -17,9 +19,13 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """Failed, to be tried again: when the retry strategy says, or after `delay` seconds."""
+    """Failed, to be tried again: when the retry strategy says, or after `delay` seconds.
+
+    `alone` tells that this one message failed, not the call that had it among others.
+    """
 
     delay: float | None = None
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class OutboxDelivery(OutboxRow):
     settle: Callable[["OutboxDelivery"], Awaitable[None]] | None = None
     # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
     outputs: list[NewRow] = field(default_factory=list)
+    # How many rows are handled by the same call.
+    company: int = 1
+    # Whether the handler of a shared transaction raised, whatever was made of that.
+    raised: bool = False
+    # Begins the transaction in which this row will be deleted, or returns the session of the one that was begun.
+    open_session: Callable[[], AsyncSession] | None = None
 
     @classmethod
     def of(cls, row: OutboxRow) -> Self:
@@ -77,9 +89,29 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
     """
 
+    @property
+    def deliveries(self) -> tuple[OutboxDelivery, ...]:
+        """The rows that the message is made of: one, unless it is a batch."""
+        return (self.raw_message,)
+
+    @property
+    def session(self) -> AsyncSession:
+        """The session whose transaction deletes the message, when the handler has returned.
+
+        Whoever asks for it, as a handler does by a parameter `session: OutboxSession`, has its writes and that deletion
+        committed together.
+        """
+        open_session = self.deliveries[0].open_session
+        if open_session is None:
+            raise RuntimeError(
+                "There is a session for a message while its handler runs, and not for one that was taken by get_one() "
+                "or `async for`: open a session of your own."
+            )
+        return open_session()
+
     async def ack(self) -> None:
         """Say that the message was handled: its row will be deleted."""
-        await self.raw_message.decide(Acked())
+        await self._decide(Acked())
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
@@ -90,14 +122,54 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
         """
         if delay is not None:
             check_number("delay", delay)
-        await self.raw_message.decide(Nacked(delay))
+        await self._decide(Nacked(delay, alone=len(self.deliveries) == 1))
         await super().nack()
 
     async def reject(self) -> None:
         """Say that the message failed for good: it goes to the dead-letter table, where there is one."""
-        await self.raw_message.decide(Rejected())
+        await self._decide(Rejected())
         await super().reject()
+
+    async def _decide(self, verdict: Verdict) -> None:
+        for delivery in self.deliveries:
+            await delivery.decide(verdict)
 
     def __repr__(self) -> str:
         row: Any = self.raw_message
         return f"{type(self).__name__}(id={row.id}, queue={row.queue!r}, body={self.body!r}, headers={self.headers!r})"
+
+
+class OutboxBatchMessage(OutboxMessage):
+    """Messages that one call handles; a verdict on it is one on all those that have none of their own.
+
+    `raw_message` is a tuple of rows, `body` a list of payloads, `batch_headers` a list of headers. `messages` are the
+    single messages, in the order of the handler's list, each to be settled by itself.
+
+    Example:
+        from faststream_outbox.annotations import OutboxBatchMessage
+
+        @broker.subscriber("orders", batch=True)
+        async def handle(orders: list[Order], batch: OutboxBatchMessage) -> None:
+            for order, message in zip(orders, batch.messages, strict=True):
+                if order.is_nonsense:
+                    await message.reject()
+
+    """
+
+    def __init__(self, *args: Any, open_messages: Callable[[], Sequence[OutboxMessage]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open_messages = open_messages
+
+    @property
+    def deliveries(self) -> tuple[OutboxDelivery, ...]:
+        """The rows."""
+        return cast("tuple[OutboxDelivery, ...]", self.raw_message)
+
+    @cached_property
+    def messages(self) -> Sequence[OutboxMessage]:
+        """The single messages, each of which has its own `ack()`, `nack()` and `reject()`."""
+        return self._open_messages()
+
+    def __repr__(self) -> str:
+        rows = self.deliveries
+        return f"{type(self).__name__}(ids={rows[0].id}…{rows[-1].id}, queue={rows[0].queue!r}, count={len(rows)})"

@@ -15,7 +15,7 @@ from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec, Tag, TagDict
 from sqlalchemy import URL, Table
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from faststream_outbox._faststream import (
     EMPTY,
@@ -33,7 +33,7 @@ from faststream_outbox.broker.publishing import OutboxPublishing
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
-from faststream_outbox.message import OutboxMessage
+from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.storage import QueueStats
@@ -174,7 +174,9 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         await self.connect()
         if self.subscribers:
             if isinstance(self.client, OutboxClient):
-                check_pool(self.client.engine, len(self.subscribers))
+                sharing = (each.config.options for each in self._outbox_subscribers if each.shares_transactions)
+                handlers = sum(options.max_workers for options in sharing)
+                check_pool(self.client.engine, subscribers=len(self.subscribers), handlers=handlers)
             await self._look_at_the_tables()
         await super().start()
         self._watch_backlog()
@@ -234,9 +236,11 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
 # What is injected has an annotation of the same name; the class itself would be taken for the type of the body.
 _INJECTED = {
     "OutboxMessage": (OutboxMessage,),
+    "OutboxBatchMessage": (OutboxBatchMessage,),
     "OutboxBroker": (OutboxBroker,),
     "OutboxClient": (OutboxClient, AbstractOutboxClient),
     "OutboxProducer": (OutboxProducer,),
+    "OutboxSession": (AsyncSession,),
 }
 
 

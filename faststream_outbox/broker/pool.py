@@ -11,8 +11,11 @@ PER_SUBSCRIBER: Final = 2
 FOR_OTHERS: Final = 1
 
 
-def check_pool(engine: AsyncEngine | None, subscribers: int) -> None:
-    """Refuse to start on a pool that is too small, which would wait for ever for a connection."""
+def check_pool(engine: AsyncEngine | None, *, subscribers: int, handlers: int) -> None:
+    """Refuse to start on a pool that is too small, which would wait for ever for a connection.
+
+    `handlers` is how many handlers may run side by side that have a transaction of their own.
+    """
     if engine is None:
         raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
     pool = engine.sync_engine.pool
@@ -21,9 +24,11 @@ def check_pool(engine: AsyncEngine | None, subscribers: int) -> None:
     if not isinstance(pool, QueuePool):
         return
     overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy does not tell it otherwise
-    needed, given = PER_SUBSCRIBER * subscribers + FOR_OTHERS, pool.size() + overflow
+    needed, given = PER_SUBSCRIBER * subscribers + handlers + FOR_OTHERS, pool.size() + overflow
     if overflow >= 0 and given < needed:
+        transactions = f"the handlers that ask for a session hold one each ({handlers}), " if handlers else ""
         raise RuntimeError(
-            f"Each subscriber ({subscribers} here) holds {PER_SUBSCRIBER} connections, and publishing needs one more: "
-            f"{needed} in all, and this engine's pool gives {given}. Use create_async_engine(…, pool_size={needed})."
+            f"Each subscriber ({subscribers} here) holds {PER_SUBSCRIBER} connections, {transactions}and publishing "
+            f"needs one more: {needed} in all, and this engine's pool gives {given}. "
+            f"Use create_async_engine(…, pool_size={needed})."
         )

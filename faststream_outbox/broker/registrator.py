@@ -32,8 +32,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         queues: str | Sequence[str],
         *,
         max_workers: int = 1,
-        # A round trip is shared by so many rows that it hardly counts, and a hundred are soon handled.
-        fetch_batch_size: int = 100,
+        fetch_batch_size: int | None = None,
         # Wake-ups come by NOTIFY; these bound how long a lost one goes unnoticed.
         min_fetch_interval: float = 1.0,
         max_fetch_interval: float = 10.0,
@@ -47,6 +46,10 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         retry_batch_size: int = 500,
         # A row that is to wait for a second or more does not mind a tenth.
         retry_flush_interval_ms: float = 100.0,
+        batch: bool = False,
+        max_records: int | None = None,
+        # Rows gather while the handler runs, so that busy subscribers have large batches and idle ones do not wait.
+        max_wait_ms: float = 0.0,
         propagate_inbound_headers: bool = False,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[Dependant] = (),
@@ -64,8 +67,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
 
         Args:
             queues: A queue's name, or several.
-            max_workers: How many messages are handled side by side.
-            fetch_batch_size: How many rows are claimed at once, at most.
+            max_workers: How many messages, or batches of them, are handled side by side.
+            fetch_batch_size: How many rows are claimed at once, at most: 100, or a batch of `max_records`.
             min_fetch_interval: Seconds between looks at an idle queue at first; they grow from look to look.
             max_fetch_interval: Seconds between looks at an idle queue at most.
             lease_ttl_seconds: After how long others may take a row whose holder died. Leases of running rows renew
@@ -77,6 +80,9 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             terminal_flush_interval_ms: How long a finished row may wait for others to share its statement.
             retry_batch_size: How many failed rows are rescheduled by one statement at most.
             retry_flush_interval_ms: How long a failed row may wait for others to share its statement.
+            batch: Whether the handler takes a list of messages.
+            max_records: How many messages that list has at most; 500 by default.
+            max_wait_ms: For how long a message may wait for others to share its list, at most.
             propagate_inbound_headers: Whether what the handler returns is published with the message's headers.
             middlewares: Middlewares of this subscriber only, inside those of the broker and its routers.
             dependencies: Dependencies of every handler of this subscriber.
@@ -109,6 +115,9 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             terminal_flush_interval_ms=terminal_flush_interval_ms,
             retry_batch_size=retry_batch_size,
             retry_flush_interval_ms=retry_flush_interval_ms,
+            batch=batch,
+            max_records=max_records,
+            max_wait_ms=max_wait_ms,
             propagate_inbound_headers=propagate_inbound_headers,
             middlewares=middlewares,
             filter=filter,

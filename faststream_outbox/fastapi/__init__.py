@@ -21,27 +21,34 @@ except ImportError as error:
     raise ImportError("This needs FastAPI: pip install 'faststream-outbox[fastapi]'") from error
 
 from faststream.params import NoCast
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox._faststream_fastapi import Context, ContextRepo, Logger
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
 from faststream_outbox.fastapi.router import OutboxRouter
+from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
 from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
+from faststream_outbox.subscriber.sessions import SESSION, SHARES_TRANSACTION
 
 __all__ = [
     "Context",
     "ContextRepo",
     "Logger",
     "NoCast",
+    "OutboxBatchMessage",
     "OutboxBroker",
     "OutboxClient",
     "OutboxMessage",
     "OutboxProducer",
     "OutboxRouter",
+    "OutboxSession",
 ]
 
 OutboxMessage = Annotated[_OutboxMessage, Context("message")]
+OutboxBatchMessage = Annotated[_OutboxBatchMessage, Context("message")]
+OutboxSession = Annotated[AsyncSession, Context(SESSION), SHARES_TRANSACTION]
 OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
 OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
 OutboxClient = Annotated[_OutboxClient, Context("broker.client")]

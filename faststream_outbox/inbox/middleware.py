@@ -28,6 +28,13 @@ def _no_session() -> NoReturn:
     )
 
 
+def _second_session() -> NoReturn:
+    raise RuntimeError(
+        "The message's own session (OutboxSession) is committed after the inbox's, and what it wrote would be lost by "
+        "a crash between the two: write through an InboxSession, or take the inbox off, which is not needed then."
+    )
+
+
 # The session in which the message is recorded. The inbox commits it: a handler writes with it, and no more.
 InboxSession = Annotated[AsyncSession, Context(_SESSION, initial=_no_session)]
 
@@ -54,6 +61,8 @@ class InboxMiddleware(BaseMiddleware):
         # What the handler is given; a middleware may have passed on a copy.
         message: StreamMessage[Any] = self.context.get_local("message")
         opened = _Open(consumer, transaction, HeldAck(message), message.raw_message)
+        if isinstance(message.raw_message, OutboxDelivery):
+            message.raw_message.open_session = _second_session
         with self.context.scopes(((_SESSION, transaction.session), (_MESSAGE, msg))):
             try:
                 result = await call_next(msg)
@@ -118,7 +127,7 @@ class _Open:
             await self.rollback()
             raise
         try:
-            await self.transaction.commit()
+            await self.transaction.end()
         except BaseException:
             self.ack.drop()
             raise

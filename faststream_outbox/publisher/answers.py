@@ -24,7 +24,7 @@ def address_answer(cmd: OutboxPublishCommand, config: OutboxBrokerConfig) -> Non
     message = config.context.get_local("message")
     broker = config.context.get_local("broker")
     ours = isinstance(message, OutboxMessage) and broker is config.extra_context.get("broker")
-    cmd.answers = message.raw_message if ours else None
+    cmd.answers = message.deliveries[0] if ours else None  # of a batch it does not matter which
     cmd.alone = not ours
 
 

@@ -26,6 +26,7 @@ from faststream_outbox.storage.outcomes import (
 from faststream_outbox.storage.postgres import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import make_dlq_table, make_inbox_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage.sharing import SharedTransaction
 
 __all__ = [
     "Ack",
@@ -49,6 +50,7 @@ __all__ = [
     "SettleInterruptedError",
     "Settled",
     "Settlement",
+    "SharedTransaction",
     "Store",
     "StoreConnection",
     "TimerConflict",

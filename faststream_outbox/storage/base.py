@@ -14,6 +14,7 @@ from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.sharing import SharedTransaction
 
 TimerConflict = Literal["ignore", "extend"]
 
@@ -170,6 +171,10 @@ class Store(ABC):
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[SessionOrConnection | None]:
         """Open a transaction of the store's own to insert in, committed at its end."""
+
+    @abstractmethod
+    def share_transaction(self) -> SharedTransaction:
+        """Begin a transaction for a handler to write in, which is committed if its rows could be deleted in it."""
 
     @abstractmethod
     async def look(self) -> list[tuple[str, Exception]]:

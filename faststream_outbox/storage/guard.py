@@ -1,44 +1,104 @@
-"""A session that others use and only we commit."""
+"""A transaction that a handler writes in and only we commit."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+
+from faststream_outbox.storage.drivers import sqlstate
+
+# A session that is used after its handler has ended would open a transaction that nobody commits.
+# The keyword is as old as SQLAlchemy 2.0.22.
+_KEYWORD: Final = "close_resets_only"
+USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
+
+_FAILED_TRANSACTION: Final = "25P02"
+# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it.
+_GUARDED: Final = "faststream_outbox.guarded"
 
 
-def refuse_commits(session: Session, connection: AsyncConnection) -> Callable[[], None]:
-    """Make `session.commit()` and that of its connection raise, and return what allows it. Savepoints work as ever.
+class GuardedTransaction:
+    """Begins a session's transaction, refuses to let others commit it, and tells whether it is still the same at last.
 
     Example:
-        allow_commit = refuse_commits(session.sync_session, await session.connection())
+        transaction = GuardedTransaction(session)
         ...  # the handler
-        allow_commit()
-        await session.commit()
+        if await transaction.commit(last_words):
+            ...  # committed, together with what `last_words` wrote
 
     """
-    allowed = False
 
-    def allow() -> None:
-        nonlocal allowed
-        allowed = True
+    def __init__(self, session: AsyncSession) -> None:
+        self.session = session
+        sync_session = session.sync_session
+        self._root = sync_session.get_transaction() or sync_session.begin()
+        sync_session.info[_GUARDED] = True
 
-    def refuse(_: object) -> None:
-        if not allowed and not session.in_nested_transaction():
-            raise RuntimeError(
-                "The inbox commits this session when the handler has returned. A commit before that would keep one "
-                "half of what it does if the rest fails: remove session.commit(), and use flush() to see what was "
-                "written."
-            )
+    async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
+        """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
 
-    def refuse_on(connection: Connection) -> None:
+        Whatever it raises, nothing was committed, unless the connection was lost while it was being done.
+        """
         try:
-            refuse(connection)
+            if not self._is_open():
+                raise RuntimeError(_ENDED)
+            await self.session.flush()
+            try:
+                agreed = await last_words()
+            except DBAPIError as error:
+                if sqlstate(error) == _FAILED_TRANSACTION:
+                    raise RuntimeError(_ENDED) from error
+                raise
+            if agreed:
+                self.session.sync_session.info.pop(_GUARDED, None)
+                await self.session.commit()
+            return agreed
+        finally:
+            await self.session.close()
+
+    async def rollback(self) -> None:
+        """Undo all that was written through the session."""
+        await self.session.close()
+
+    def _is_open(self) -> bool:
+        return self._root.is_active and self.session.sync_session.get_transaction() is self._root
+
+
+_ENDED: Final = (
+    "The transaction of the handler's session failed or was ended in the handler, and what was written in it is gone. "
+    "The message was not handled. To undo a part, or to go on after an error of the database, write it inside `async "
+    "with session.begin_nested()`."
+)
+
+
+def _refuse_commit(session: Session) -> None:
+    if _GUARDED in session.info and not session.in_nested_transaction():
+        raise RuntimeError(
+            "This session is committed when the handler has returned, together with the record that its message was "
+            "handled. A commit before that would keep one half of what it does if the rest fails: remove "
+            "session.commit() and session.begin(), and use flush() to see what was written."
+        )
+
+
+def _guard_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Refuse the commit of a guarded session's connection too, of which the session would not hear."""
+
+    def refuse(connection: Connection) -> None:
+        try:
+            _refuse_commit(session)
         except RuntimeError:
             # An error at this point leaves SQLAlchemy unaware of what is open, and the pool would hand it on.
             connection.invalidate()
             raise
 
-    event.listen(session, "before_commit", refuse)
-    event.listen(connection.sync_connection, "commit", refuse_on)
-    return allow
+    if _GUARDED in session.info and not transaction.nested:
+        event.listen(connection, "commit", refuse)
+
+
+# On the class, once, and so on every session there is.
+event.listen(Session, "before_commit", _refuse_commit)
+event.listen(Session, "after_begin", _guard_connection)

@@ -1,27 +1,19 @@
 """What an inbox asks of Postgres: a message recorded in a transaction that its handler shares, and old records gone."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import autocommits
-from faststream_outbox.storage.drivers import check_dialect, run_on, sqlstate
-from faststream_outbox.storage.guard import refuse_commits
+from faststream_outbox.storage.drivers import Records, check_dialect, run_on, sqlstate
+from faststream_outbox.storage.guard import USED_ONCE, GuardedTransaction
 from faststream_outbox.storage.schema import check_table, make_inbox_table
-from faststream_outbox.storage.statements import InboxStatements
+from faststream_outbox.storage.statements import InboxStatements, Statement
 
-# A session that is used after its handler has ended would open a transaction that nobody commits.
-# The keyword is as old as SQLAlchemy 2.0.22.
-_KEYWORD: Final = "close_resets_only"
-_USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
-
-_FAILED_TRANSACTION: Final = "25P02"
 _SERIALIZATION_FAILURE: Final = "40001"
 
 
@@ -32,7 +24,7 @@ class InboxStore:
         store = InboxStore(engine, inbox_table)
         transaction = await store.begin("billing", "order-1")  # None: it was seen
         if transaction is not None:
-            await transaction.commit()
+            await transaction.end()
 
     """
 
@@ -46,9 +38,9 @@ class InboxStore:
         self.table = table
         self._sessions: Callable[[], AsyncSession]
         if isinstance(engine, AsyncEngine):
-            self._sessions = async_sessionmaker(engine, expire_on_commit=False, **_USED_ONCE)
+            self._sessions = async_sessionmaker(engine, expire_on_commit=False, **USED_ONCE)
         else:
-            self._sessions = lambda: engine(**_USED_ONCE)
+            self._sessions = lambda: engine(**USED_ONCE)
         self._check_bind()
         self._statements = InboxStatements(table)
 
@@ -80,32 +72,26 @@ class InboxStore:
 
     async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
         session = self._sessions()
+        # Made first, so that it guards the connection as well.
+        transaction = InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
         try:
-            await session.begin()
-            connection = await self._connect(session)
-            if await connection.run_sync(run_on, self._statements.record, consumer, message_id):
-                return InboxTransaction(session, connection, lambda: self._holds(connection, consumer, message_id))
+            if await self._run(session, self._statements.record, consumer, message_id):
+                return transaction
         except BaseException:
-            await session.close()
+            await transaction.rollback()
             raise
-        await session.close()
+        await transaction.rollback()
         return None
 
-    async def _holds(self, connection: AsyncConnection, consumer: str, message_id: str) -> bool:
-        try:
-            return bool(await connection.run_sync(run_on, self._statements.holds, consumer, message_id))
-        except DBAPIError as error:
-            if sqlstate(error) != _FAILED_TRANSACTION:
-                raise
-            return False
+    async def _holds(self, session: AsyncSession, consumer: str, message_id: str) -> bool:
+        return bool(await self._run(session, self._statements.holds, consumer, message_id))
 
     async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
         """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
         async with self._sessions() as session, session.begin():
             # Two that clean up at a time would be told so as an error, under stricter isolation.
-            connection = await self._connect(session, isolation_level="READ COMMITTED")
-            statement, seconds = self._statements.clean, retention.total_seconds()
-            [[count]] = await connection.run_sync(run_on, statement, consumer, seconds, limit)
+            await self._connect(session, isolation_level="READ COMMITTED")
+            [[count]] = await self._run(session, self._statements.clean, consumer, retention.total_seconds(), limit)
             return int(count)
 
     async def validate_schema(self) -> None:
@@ -115,42 +101,21 @@ class InboxStore:
         async with self._sessions() as session:
             await validate_tables(await self._connect(session), [self.table])
 
+    async def _run(self, session: AsyncSession, statement: Statement, *args: Any) -> Records:
+        return await (await self._connect(session)).run_sync(run_on, statement, *args)
+
     async def _connect(self, session: AsyncSession, **options: Any) -> AsyncConnection:
         return await session.connection(bind_arguments={"clause": self.table}, execution_options=options or None)
 
 
-class InboxTransaction:
+class InboxTransaction(GuardedTransaction):
     """The transaction in which a message is recorded; its session is the handler's to write with."""
 
-    def __init__(self, session: AsyncSession, connection: AsyncConnection, holds: Callable[[], Any]) -> None:
-        self.session = session
+    def __init__(self, session: AsyncSession, holds: Callable[[], Awaitable[bool]]) -> None:
+        super().__init__(session)
         self._holds = holds
-        self._root = session.sync_session.get_transaction()
-        self._allow_commit = refuse_commits(session.sync_session, connection)
 
-    async def commit(self) -> None:
+    async def end(self) -> None:
         """Commit the record and all that was written through the session, or raise with nothing committed."""
-        try:
-            if not self._is_open() or not await self._flush_and_hold():
-                raise RuntimeError(
-                    "The transaction of the inbox's session failed or was ended in the handler, and what was written "
-                    "in it is gone. The message was not handled. To undo a part, or to go on after an error of the "
-                    "database, write it inside `async with session.begin_nested()`."
-                )
-            self._allow_commit()
-            await self.session.commit()
-        finally:
-            await self.session.close()
-
-    async def rollback(self) -> None:
-        """Undo the record and all that was written through the session."""
-        await self.session.close()
-
-    def _is_open(self) -> bool:
-        root = self._root
-        return root is not None and root.is_active and self.session.sync_session.get_transaction() is root
-
-    async def _flush_and_hold(self) -> bool:
-        await self.session.flush()
-        held: bool = await self._holds()
-        return held
+        if not await self.commit(self._holds):
+            raise RuntimeError("The record of the message is gone: the handler deleted it, and nothing was committed.")

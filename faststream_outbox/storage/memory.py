@@ -33,6 +33,7 @@ from faststream_outbox.storage.outcomes import (
     clean_exception_text,
 )
 from faststream_outbox.storage.rows import NewRow, OutboxRow, to_datetime
+from faststream_outbox.storage.sharing import SharedTransaction
 
 _NO_LEASE: Final = float("-inf")
 
@@ -121,6 +122,14 @@ class MemoryStore(Store):
     async def transaction(self) -> AsyncIterator[None]:
         """Open nothing: what is inserted is there at once."""
         yield
+
+    def share_transaction(self) -> SharedTransaction:
+        """Refuse: rows in memory and a database's rows cannot be committed together."""
+        raise NotImplementedError(
+            "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
+            "message are one. In memory there is none, and nothing would be rolled back: test this handler with "
+            "TestOutboxBroker(broker, with_real=True, engine=…), or call it yourself with a session of yours."
+        )
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Find nothing amiss: the rows are here."""

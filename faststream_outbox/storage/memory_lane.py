@@ -108,9 +108,13 @@ class MemoryConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes."""
         held, lost = set(), set()
-        for settlement in sorted(settlements, key=attrgetter("lease")):
+        settlements = sorted(settlements, key=attrgetter("lease"))
+        torn = {s.group for s in settlements if s.group is not None and self._held(s.lease) is None}
+        for settlement in settlements:
             lease, row = settlement.lease, self._held(settlement.lease)
-            if row is not None:
+            if settlement.group in torn:
+                lost.add(lease)
+            elif row is not None:
                 self._apply(row, settlement.outcome)
                 held.add(lease)
             elif lease not in held:  # the first verdict on a lease stands

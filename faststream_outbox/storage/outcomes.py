@@ -32,8 +32,8 @@ class Ack:
 class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
 
-    The attempt's times are the database's `now()` where they are left out. `error` is not stored: it is what metrics
-    name the failure by.
+    The attempt's times are the database's `now()` where they are left out. `error` and `company` are not stored: the
+    one is what metrics name the failure by, the other how many rows failed together, of which one may be to blame.
     """
 
     delay_seconds: float
@@ -41,6 +41,7 @@ class Retry:
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
     error: BaseException | None = field(default=None, compare=False, repr=False)
+    company: int = field(default=1, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.delay_seconds, bool) or not isinstance(self.delay_seconds, int | float):
@@ -80,14 +81,20 @@ Outcome = Ack | Retry | Dead
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One outcome, to be written under one lease."""
+    """One outcome, to be written under one lease.
+
+    Acknowledgements with the same `group` are written together, with the outputs of all of them, or not at all.
+    """
 
     lease: Lease
     outcome: Outcome
+    group: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.outcome, Ack | Retry | Dead):
             raise TypeError(f"An outcome is Ack(), Retry(…) or Dead(…), not {self.outcome!r}.")
+        if self.group is not None and not isinstance(self.outcome, Ack):
+            raise TypeError(f"Only acknowledgements are written in a group, not {self.outcome!r}.")
 
 
 @dataclass(frozen=True, slots=True)

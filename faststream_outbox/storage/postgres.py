@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_scoped_session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.base import (
@@ -20,7 +20,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
-from faststream_outbox.storage.commits import AnySession, after_commit
+from faststream_outbox.storage.commits import AnySession, after_commit, autocommits
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
     Records,
@@ -28,10 +28,12 @@ from faststream_outbox.storage.drivers import (
     open_executor,
     run_on,
 )
+from faststream_outbox.storage.guard import USED_ONCE
 from faststream_outbox.storage.notifications import Notifications
-from faststream_outbox.storage.postgres_lane import PostgresConnection
-from faststream_outbox.storage.rows import NewRow, OutboxRow
+from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
+from faststream_outbox.storage.sharing import SharedTransaction
 from faststream_outbox.storage.statements import Statement, Statements
 
 _P = ParamSpec("_P")
@@ -134,6 +136,22 @@ class PostgresStore(Store):
             raise RuntimeError("Without an engine one can only publish in a transaction of one's own: give a session.")
         async with self.engine.begin() as connection:
             yield connection
+
+    def share_transaction(self) -> SharedTransaction:
+        """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
+        if self.engine is None:
+            raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
+        if autocommits(self.engine.sync_engine):
+            raise RuntimeError(
+                "OutboxSession needs transactions, and this engine commits each statement by itself (AUTOCOMMIT)."
+            )
+        return SharedTransaction(AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE), self._delete_in)
+
+    async def _delete_in(
+        self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow]
+    ) -> frozenset[Lease]:
+        statement, columns = deletion(self._statements, leases, outputs)
+        return leases_of(await _run(session, self._execute, statement, *columns))
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Tell which tables, or columns of theirs, are not there."""

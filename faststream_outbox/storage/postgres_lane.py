@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.base import (
@@ -31,8 +31,10 @@ from faststream_outbox.storage.outcomes import (
     Settlement,
     clean_exception_text,
 )
-from faststream_outbox.storage.rows import Lease, OutboxRow, Position
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 from faststream_outbox.storage.statements import PING, Statement, Statements
+
+_T = TypeVar("_T")
 
 # Errors that concern every row of a statement, and no other statement: a table or column that is missing.
 _STATEMENT_ERRORS: Final = ("42",)
@@ -40,6 +42,14 @@ _STATEMENT_ERRORS: Final = ("42",)
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows that are deleted together or not at all, and what is inserted with that."""
+
+    leases: list[Lease] = field(default_factory=list)
+    outputs: list[NewRow] = field(default_factory=list)
 
 
 class PostgresConnection(StoreConnection):
@@ -86,59 +96,76 @@ class PostgresConnection(StoreConnection):
         if not held:
             return frozenset()
         seconds = check_number("lease_seconds", lease_seconds)
-        return _leases(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
+        return leases_of(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
         """Give back rows that were not started."""
         given = sorted({(*row.lease, row.suspect) for row in rows})
         if not given:
             return frozenset()
-        return _leases(await self._executor.fetch(self._statements.release, *_columns(given)))
+        return leases_of(await self._executor.fetch(self._statements.release, *_columns(given)))
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
-        acked, chained, retried, dead = list[_Entry](), list[_Entry](), list[_Entry](), list[_Entry]()
-        first_verdicts = {s.lease: s.outcome for s in reversed(list(settlements))}
-        for lease, outcome in sorted(first_verdicts.items(), key=itemgetter(0)):
-            match outcome:
+        acked, retried, dead = list[_Entry](), list[_Entry](), list[_Entry]()
+        chained: dict[Any, _Group] = {}
+        first_verdicts = {s.lease: s for s in reversed(list(settlements))}
+        for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
+            match outcome := settlement.outcome:
                 case Retry(attempts_count=attempts):
                     retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
                 case Dead(reason, text, attempts) if statements.bury is not None:
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
-                case Ack(outputs) if outputs:
-                    chained.append((*lease, outputs))
+                case Ack(outputs) if outputs or settlement.group is not None:
+                    group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
+                    group.leases.append(lease)
+                    group.outputs.extend(outputs)
                 case Ack() | Dead():
                     acked.append(lease)
         tally = _Tally()
         try:
             await self._settle_or_split(statements.delete, acked, tally)
-            await self._settle_or_split(statements.delete_and_insert, chained, tally, _columns_with_outputs)
+            await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
         except Exception as error:
             raise SettleInterruptedError(tally.settled()) from error
         return tally.settled()
 
-    async def _settle_or_split(
+    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], tally: "_Tally") -> None:
+        await self._write_or_split(statement, entries, tally, _columns, lambda some: [Lease(*e[:2]) for e in some])
+
+    async def _settle_groups(self, groups: Sequence[_Group], tally: "_Tally") -> None:
+        statement = self._statements.delete_and_insert
+        await self._write_or_split(
+            statement,
+            groups,
+            tally,
+            _columns_of_groups,
+            lambda some: [lease for group in some for lease in group.leases],
+        )
+
+    async def _write_or_split(
         self,
         statement: Statement,
-        entries: Sequence[_Entry],
+        entries: Sequence[_T],
         tally: "_Tally",
-        columns: Callable[[Sequence[_Entry]], Iterable[list[Any]]] | None = None,
+        columns: Callable[[Sequence[_T]], Iterable[list[Any]]],
+        its_leases: Callable[[Sequence[_T]], Iterable[Lease]],
     ) -> None:
         if not entries:
             return
-        leases = {Lease(*entry[:2]) for entry in entries}
+        leases = set(its_leases(entries))
         try:
-            held = _leases(await self._executor.fetch(statement, *(columns or _columns)(entries)))
+            held = leases_of(await self._executor.fetch(statement, *columns(entries)))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
-                await self._settle_or_split(statement, entries[:middle], tally, columns)
-                await self._settle_or_split(statement, entries[middle:], tally, columns)
+                for half in (entries[:middle], entries[middle:]):
+                    await self._write_or_split(statement, half, tally, columns, its_leases)
             else:
                 raise
         else:
@@ -185,16 +212,31 @@ def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
 
 
-def _columns_with_outputs(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
+def deletion(
+    statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
+) -> tuple[Statement, Iterable[list[Any]]]:
+    """Choose the statement that deletes these rows, and inserts those, with what it takes."""
+    if outputs:
+        return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
+    return statements.delete, _columns(sorted(leases))
+
+
+def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
+    rows = sorted((*lease, n, len(group.leases)) for n, group in enumerate(groups) for lease in group.leases)
     outputs = [
-        (row_id, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
-        for row_id, _, new_rows in entries
-        for new in new_rows
+        (n, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+        for n, group in enumerate(groups)
+        for new in group.outputs
     ]
-    return [*_columns([entry[:2] for entry in entries]), *_columns(outputs)]
+    # Without outputs there are no tuples to take columns from.
+    return [*_columns(rows), *(_columns(outputs) if outputs else [[] for _ in range(_OUTPUT_COLUMNS)])]
 
 
-def _leases(records: Records) -> frozenset[Lease]:
+_OUTPUT_COLUMNS: Final = 8
+
+
+def leases_of(records: Records) -> frozenset[Lease]:
+    """Read the leases that a statement returned."""
     return frozenset(Lease(row_id, token) for row_id, token in records)
 
 

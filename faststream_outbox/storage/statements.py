@@ -257,16 +257,23 @@ RETURNING l.id, l.token""")
  WHERE {_HELD} RETURNING l.id, l.token""")
 
     def _delete_and_insert(self) -> Statement:
-        # Outputs join what was deleted: they exist if and only if the lease held. The locks and the sort read all of
-        # them, so all rows are gone (a timer may set itself anew) and all stripes locked before the first id is drawn.
+        # Rows come in groups of a known size: a group is deleted, and its outputs inserted, if and only if all of its
+        # leases hold. The locks and the sort read all inputs, so all rows are gone (a timer may set itself anew) and
+        # all stripes locked before the first id is drawn.
         stripe = self._stripe("r.queue", "r.key")
-        return Statement(f"""WITH gone AS (
-  DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
-   WHERE {_HELD} RETURNING l.id, l.token),
+        return Statement(f"""WITH held AS MATERIALIZED (
+  SELECT o.id, l.token, l.grp, l.size
+    FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[], $3::int[], $4::int[]) AS l(id, token, grp, size)
+   WHERE {_HELD} FOR UPDATE OF o),
+whole AS MATERIALIZED (SELECT h.grp FROM held h GROUP BY h.grp HAVING count(*) = max(h.size)),
+gone AS (
+  DELETE FROM {self._outbox} o USING held h JOIN whole w USING (grp)
+   WHERE o.id = ANY ($1::bigint[]) AND o.id = h.id RETURNING h.id, h.token, grp),
+done AS MATERIALIZED (SELECT DISTINCT g.grp FROM gone g),
 input AS MATERIALIZED (
-  SELECT r.* FROM gone g
-    JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::float8[], $10::float8[])
-         WITH ORDINALITY AS r(of, queue, key, payload, headers, timer_id, delay, due, n) ON r.of = g.id),
+  SELECT r.* FROM done d
+    JOIN unnest($5::int[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[], $11::float8[], $12::float8[])
+         WITH ORDINALITY AS r(of, queue, key, payload, headers, timer_id, delay, due, n) ON r.of = d.grp),
 locked AS MATERIALIZED (
   SELECT count(pg_advisory_xact_lock({self._lock_class}, s.stripe)) AS n
     FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s),

@@ -81,7 +81,7 @@ class Claimer(Loop):
         if self._claimed_at > -math.inf and time.monotonic() >= self._suspects_at:
             await self._run_suspects()
         self._pause.forget_calls()
-        room = max(1, min(self._batch_size, self._pace.capacity - len(self._ledger)))
+        room = max(1, min(self._batch_size, self._pace.capacity - self._ledger.occupied))
         claim = await self._to_its_end(
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
@@ -105,14 +105,17 @@ class Claimer(Loop):
 
     async def _wait_for_room(self) -> None:
         # What is best changes while handlers run, and every row that is settled lets us look again.
-        while len(self._ledger) > self._pace.refill_at:
-            await self._wait_for_handlers(len(self._ledger) - 1)
+        while self._ledger.occupied > self._pace.refill_at:
+            await self._wait_for(self._ledger.wait_for_change())
 
     async def _wait_for_handlers(self, count: int, seconds: float | None = None) -> None:
+        await self._wait_for(self._ledger.wait_until_at_most(count), seconds)
+
+    async def _wait_for(self, handlers: Awaitable[None], seconds: float | None = None) -> None:
         self._waits_for_handlers = True
         try:
             async with asyncio.timeout(seconds):
-                await self._ledger.wait_until_at_most(count)
+                await handlers
         finally:
             self._waits_for_handlers = False
             self._claimed_at = time.monotonic()  # nothing could be claimed before

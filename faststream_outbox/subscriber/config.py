@@ -36,6 +36,8 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     queues: Sequence[str]
     retry_strategy: RetryStrategyProto | RetryDelayProto
     options: PipelineOptions = field(default_factory=PipelineOptions)
+    # Whether a handler is given a list of messages.
+    batch: bool = False
     propagate_inbound_headers: bool = False
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter

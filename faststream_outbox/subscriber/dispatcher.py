@@ -1,19 +1,19 @@
-"""Runs handlers: each worker takes a row, has it handled, and hands the outcome over."""
+"""Runs handlers: each worker takes rows, has them handled in one call, and hands the outcomes over."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import Final
 
-from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
+from faststream_outbox.storage import Dead, OutboxRow, Retry, Settlement
+from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.handling import Handle, Handled
 from faststream_outbox.subscriber.journal import Journal
-from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.pace import Pace
+from faststream_outbox.subscriber.settler import Settler
 
-# Handles one row and says what became of it. It answers for its own failures; what it raises all the same is a bug.
-Handle = Callable[[OutboxRow], Awaitable[Outcome]]
-
-# When that happens the row is tried again, not in a tight loop.
+# When a call ends in a bug its rows are tried again, not in a tight loop.
 _AFTER_A_BUG: Final = 1.0
 
 
@@ -26,47 +26,65 @@ class Worker(Loop):
     def __init__(
         self,
         ledger: Ledger,
+        gatherer: Gatherer,
         handle: Handle,
-        settle: Callable[[Settlement], None],
+        settler: Settler,
+        *,
         journal: Journal,
         pace: Pace,
-        *,
         max_deliveries: int | None,
         interruptible: bool = True,
     ) -> None:
         super().__init__(journal.monitor)
         self._ledger = ledger
+        self._gatherer = gatherer
         self._handle = handle
-        self._settle = settle
+        self._settler = settler
         self._journal = journal
         self._pace = pace
         self._max_deliveries = max_deliveries
         self._interruptible = interruptible
 
     async def step(self) -> None:
-        """Wait for a row and handle it."""
-        held = await self._ledger.take()
+        """Wait for rows and handle them."""
+        rows = [held for held in await self._gatherer.gather() if self._may_run(held)]
+        if rows:
+            await self._run_handler(rows)
+
+    def _may_run(self, held: Held) -> bool:
         if held.expired:
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
-            return
+            return False
         if self._max_deliveries is not None and held.row.deliveries_count > self._max_deliveries:
-            self._settle(Settlement(held.lease, Dead("max_deliveries")))
-            return
-        held.begin()
-        self._journal.dispatched(held)
+            self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
+            return False
+        return True
+
+    async def _run_handler(self, rows: Sequence[Held]) -> None:
+        empty = self._gatherer.max_records - len(rows)
+        self._ledger.take_places(empty)
+        for held in rows:
+            held.begin()
+            self._journal.dispatched(held)
         try:
-            outcome = await self._handle(held.row)
+            handled = await self._handle([held.row for held in rows])
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
-            # What cannot be interrupted still runs: its row is left to its lease, lest it runs twice at the same time.
+            # What cannot be interrupted still runs: its rows are left to their leases, lest they run twice at a time.
             if self._interruptible or not stopped:
-                self._settle(Settlement(held.lease, _again(held.row, error, stopped=stopped)))
+                self._conclude(Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]))
             raise
         finally:
-            held.end()
-            self._pace.observe(held.duration)
-        self._settle(Settlement(held.lease, outcome))
+            for held in rows:
+                held.end()
+            self._pace.observe(rows[0].duration / len(rows))
+            self._ledger.free_places(empty)
+        self._conclude(handled)
+
+    def _conclude(self, handled: Handled) -> None:
+        self._gatherer.learn(handled.settlements)
+        self._settler.take_over(handled)
 
 
 def _again(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:

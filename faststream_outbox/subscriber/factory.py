@@ -18,13 +18,17 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 # Longer intervals and leases are slips of a unit.
 _LONGEST: Final = 7 * 86_400.0
+# A round trip is shared by so many rows that it hardly counts, and a hundred are soon handled.
+_FETCHED: Final = 100
+# What one statement settles; beyond that nothing is saved.
+_RECORDS: Final = 500
 
 
 def create_subscriber(
     *,
     queues: str | Sequence[str],
     max_workers: int,
-    fetch_batch_size: int,
+    fetch_batch_size: int | None,
     min_fetch_interval: float,
     max_fetch_interval: float,
     lease_ttl_seconds: float,
@@ -35,6 +39,9 @@ def create_subscriber(
     terminal_flush_interval_ms: float,
     retry_batch_size: int,
     retry_flush_interval_ms: float,
+    batch: bool,
+    max_records: int | None,
+    max_wait_ms: float,
     propagate_inbound_headers: bool,
     middlewares: Sequence[BrokerMiddleware[Any]],
     filter: Filter[Any],  # noqa: A002 - FastStream's name
@@ -46,8 +53,13 @@ def create_subscriber(
 ) -> OutboxSubscriber:
     """Make a subscriber."""
     names = _check_queues(queues)
+    records, max_wait = _check_batch(batch=batch, max_records=max_records, max_wait_ms=max_wait_ms)
+    if fetch_batch_size is None:
+        fetch_batch_size = max(_FETCHED, records)
     options = PipelineOptions(
         max_workers=check_count("max_workers", max_workers),
+        max_records=records,
+        max_wait=max_wait,
         claim_batch_size=check_count("fetch_batch_size", fetch_batch_size),
         min_interval=_check_positive("min_fetch_interval", min_fetch_interval),
         max_interval=_check_positive("max_fetch_interval", max_fetch_interval),
@@ -62,6 +74,7 @@ def create_subscriber(
     subscriber_config = OutboxSubscriberConfig(
         queues=names,
         options=options,
+        batch=batch,
         retry_strategy=retry_strategy or DEFAULT_RETRY,
         propagate_inbound_headers=propagate_inbound_headers,
         middlewares=middlewares,
@@ -95,6 +108,17 @@ def _check_queues(queues: str | Sequence[str]) -> list[str]:
     return names
 
 
+def _check_batch(*, batch: bool, max_records: int | None, max_wait_ms: float) -> tuple[int, float]:
+    if not isinstance(batch, bool):
+        raise TypeError(f"batch is True or False, not {batch!r}. How many records it has is max_records.")
+    max_wait = check_number("max_wait_ms", max_wait_ms) / 1000
+    if not batch:
+        if max_records is not None or max_wait:
+            raise ValueError("max_records and max_wait_ms are about batches: give batch=True too, or leave them out.")
+        return 1, 0.0
+    return _RECORDS if max_records is None else check_count("max_records", max_records), max_wait
+
+
 def _check_positive(what: str, value: float) -> float:
     if not 0 < check_number(what, value) <= _LONGEST:
         raise ValueError(f"{what} is more than 0 seconds, and {_LONGEST:g} at most: a week.")
@@ -118,6 +142,7 @@ def _check_together(config: OutboxSubscriberConfig, *, strategy_given: bool) -> 
     for name, interval in (
         ("terminal_flush_interval_ms", options.terminal_flush_interval),
         ("retry_flush_interval_ms", options.retry_flush_interval),
+        ("max_wait_ms", options.max_wait),
     ):
         if interval * 2 > options.lease_seconds:
             raise ValueError(f"{name} must be well below lease_ttl_seconds: the row is leased while it waits.")

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from faststream_outbox.storage import Lease, OutboxRow
@@ -54,9 +55,25 @@ class Ledger:
         self._waiting: deque[Held] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
+        # Places that a running call has left empty: nobody can fill them before it ends.
+        self._empty_places = 0
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def occupied(self) -> int:
+        """How many rows are in hand, and how many more would be if every running call were full."""
+        return len(self._held) + self._empty_places
+
+    def take_places(self, count: int) -> None:
+        """Take note that a call begins with so many places empty."""
+        self._empty_places += count
+
+    def free_places(self, count: int) -> None:
+        """Take note that it has ended."""
+        self._empty_places -= count
+        self._changed.set()
 
     def add(self, rows: Iterable[OutboxRow], expires_at: float) -> None:
         """Take note of claimed rows; they are kept, and renewed, but nobody starts them before they are admitted."""
@@ -78,6 +95,35 @@ class Ledger:
             self._arrived.clear()
             await self._arrived.wait()
         return self._waiting.popleft()
+
+    @property
+    def waiting(self) -> int:
+        """How many rows wait for a worker."""
+        return len(self._waiting)
+
+    @property
+    def first_waiting(self) -> Held | None:
+        """The row whose turn it is."""
+        return self._waiting[0] if self._waiting else None
+
+    def waiting_rows(self) -> Iterable[Held]:
+        """Tell the rows that wait for a worker, in their order."""
+        return iter(self._waiting)
+
+    def take_waiting(self, count: int) -> list[Held]:
+        """Take rows, those first that have waited for longest."""
+        return [self._waiting.popleft() for _ in range(count)]
+
+    async def wait_for_arrivals(self, seconds: float | None) -> None:
+        """Wait until more rows wait for a worker, or so long."""
+        self._arrived.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+
+    def stir(self) -> None:
+        """Let whoever waits for rows look again."""
+        self._arrived.set()
 
     def strike(self, leases: Iterable[Lease]) -> list[Held]:
         """Forget rows that were settled or lost; returns those that were here."""
@@ -125,6 +171,11 @@ class Ledger:
         while len(self._held) > count:
             self._changed.clear()
             await self._changed.wait()
+
+    async def wait_for_change(self) -> None:
+        """Wait until rows have left, or places have become free."""
+        self._changed.clear()
+        await self._changed.wait()
 
     async def wait_until_gone(self, lease: Lease) -> None:
         """Wait until a row is no longer in hand."""

@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 from faststream import BaseMiddleware
+from faststream.exceptions import AckMessage
 from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
@@ -21,6 +22,21 @@ def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
             return await middleware(call_next, msg)
 
     return FunctionMiddleware
+
+
+class WatchHandler(BaseMiddleware):
+    """Tells of what a handler raised, although a middleware around this one may make nothing of it."""
+
+    async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+        """Call the handler."""
+        try:
+            return await call_next(msg)
+        except AckMessage:
+            raise  # a way to return
+        except BaseException:
+            for delivery in msg.deliveries:
+                delivery.raised = True
+            raise
 
 
 class PropagateHeaders(BaseMiddleware):

@@ -37,5 +37,11 @@ class Outbasket:
         return self._waiting[0][0] + self._flush_interval
 
     def take(self) -> list[Settlement]:
-        """Take out a batch, the oldest first."""
-        return [self._waiting.popleft()[1] for _ in range(min(len(self._waiting), self._batch_size))]
+        """Take out a batch, the oldest first; a group is not torn apart, so it may be more."""
+        batch: list[Settlement] = []
+        while self._waiting and (len(batch) < self._batch_size or self._continues(batch[-1])):
+            batch.append(self._waiting.popleft()[1])
+        return batch
+
+    def _continues(self, last: Settlement) -> bool:
+        return last.group is not None and self._waiting[0][1].group == last.group

@@ -16,26 +16,28 @@ class Pace:
     Until it knows, it believes that they are fast; rows that then wait too long are given back (`returner.py`).
     """
 
-    def __init__(self, *, max_workers: int, most: int) -> None:
+    def __init__(self, *, max_workers: int, most: int, max_records: int = 1) -> None:
         self._workers = max_workers
+        # Rows that run when every worker is as busy as it can be.
+        self._running = max_workers * max_records
         self._most = most
         self._seconds: float | None = None
 
     def observe(self, seconds: float) -> None:
-        """Take note of how long a handler took."""
+        """Take note of how long a handler took for one row."""
         self._seconds = seconds if self._seconds is None else self._seconds + _WEIGHT * (seconds - self._seconds)
 
     @property
     def _ahead(self) -> int:
         seconds = _SHORTEST if self._seconds is None else max(self._seconds, _SHORTEST)
-        return min(int(self._workers * _AHEAD / seconds), self._most - self._workers)
+        return min(int(self._workers * _AHEAD / seconds), self._most - self._running)
 
     @property
     def capacity(self) -> int:
-        """How many rows to hold at most: one per worker, and those that are claimed ahead."""
-        return self._workers + self._ahead
+        """How many rows to hold at most: as many as can run, and those that are claimed ahead."""
+        return self._running + self._ahead
 
     @property
     def refill_at(self) -> int:
         """At how many rows in hand to claim again: a worker is free, or half of those claimed ahead are gone."""
-        return self._workers + self._ahead // 2 if self._ahead else self._workers - 1
+        return self._running + self._ahead // 2 if self._ahead else self._running - 1

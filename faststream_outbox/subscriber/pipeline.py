@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from faststream_outbox.storage import Store
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.claimer import Claimer
-from faststream_outbox.subscriber.dispatcher import Dispatcher, Handle, Worker
+from faststream_outbox.subscriber.dispatcher import Dispatcher, Worker
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.handling import Handle
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
@@ -26,6 +28,9 @@ class PipelineOptions:
     """How a subscriber claims and settles; the defaults need no tuning."""
 
     max_workers: int = 1
+    # How many rows one call of the handler takes at most, and for how many seconds the first of them waits for others.
+    max_records: int = 1
+    max_wait: float = 0.0
     # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
     claim_batch_size: int = 100
     # A row waits no longer than this when its wake-up was lost, and usually not at all.
@@ -44,7 +49,7 @@ class PipelineOptions:
     @property
     def capacity(self) -> int:
         """How many rows are in hand at most: one batch that runs, and one that waits."""
-        return 2 * max(self.claim_batch_size, self.max_workers)
+        return 2 * max(self.claim_batch_size, self.max_workers * self.max_records)
 
 
 class Pipeline:
@@ -72,13 +77,16 @@ class Pipeline:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = Ending()
         self._ledger = Ledger()
-        pace = Pace(max_workers=options.max_workers, most=options.capacity)
+        pace = Pace(max_workers=options.max_workers, most=options.capacity, max_records=options.max_records)
         # A claim waits for nobody and is soon there; a settle may wait for a lock that somebody holds.
         self._claim_link, self._settle_link = Link(store, limit=10.0), Link(store, limit=30.0)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._returner = Returner(
-            self._claim_link, self._ledger, self._monitor, too_slow=pace.observe, announce=announce
+            *(self._claim_link, self._ledger, self._monitor),
+            too_slow=pace.observe,
+            max_wait=options.max_wait,
+            announce=announce,
         )
         self._claimer = Claimer(
             self._claim_link,
@@ -101,10 +109,13 @@ class Pipeline:
             expect=self._claimer.expect,
             announce=announcer.announce,
         )
+        self._gatherer = Gatherer(self._ledger, max_records=options.max_records, max_wait=options.max_wait)
         self._dispatcher = Dispatcher(
             [
                 Worker(
-                    *(self._ledger, handle, self._settler.put, journal, pace),
+                    *(self._ledger, self._gatherer, handle, self._settler),
+                    journal=journal,
+                    pace=pace,
                     max_deliveries=options.max_deliveries,
                     interruptible=interruptible,
                 )
@@ -161,6 +172,7 @@ class Pipeline:
 
     async def _end(self, drain_seconds: float | None) -> None:
         self._settler.hurry()
+        self._gatherer.hurry()
         try:
             async with asyncio.timeout(drain_seconds):
                 await self._claimer.stop()

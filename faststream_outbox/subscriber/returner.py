@@ -30,6 +30,7 @@ class Returner(Loop):
         monitor: Monitor,
         *,
         too_slow: Callable[[float], None],
+        max_wait: float = 0.0,
         announce: Announce | None = None,
     ) -> None:
         super().__init__(monitor)
@@ -37,11 +38,12 @@ class Returner(Loop):
         self._link = link
         self._ledger = ledger
         self._too_slow = too_slow
+        self._longest_wait = _LONGEST_WAIT + max_wait
 
     async def step(self) -> None:
         """Wait a little, and give back what has waited for too long."""
         await asyncio.sleep(_LOOK_EVERY)
-        stale = self._ledger.take_waiting_since(time.monotonic() - _LONGEST_WAIT)
+        stale = self._ledger.take_waiting_since(time.monotonic() - self._longest_wait)
         if stale:
             self._too_slow(_LONGEST_WAIT)
             await give_back(stale, self._link, self._monitor, self._announce)

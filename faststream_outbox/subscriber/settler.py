@@ -10,6 +10,7 @@ from typing import Final
 
 from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.events import describe
+from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -60,6 +61,15 @@ class Settler(Loop):
         """Hand over an outcome."""
         self._basket(settlement).put(settlement)
         self._arrived.set()
+
+    def take_over(self, handled: Handled) -> None:
+        """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
+        settled = handled.settled
+        if settled.held or settled.lost:
+            self._close_books(settled, handled.settlements)
+        for settlement in handled.settlements:
+            if settlement.lease not in settled.held and settlement.lease not in settled.lost:
+                self.put(settlement)
 
     def hurry(self) -> None:
         """Wait for no company from now on: the subscriber is stopping."""

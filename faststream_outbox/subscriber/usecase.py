@@ -16,6 +16,7 @@ from faststream_outbox._faststream import (
     CallsCollection,
     Filter,
     HandlerCallWrapper,
+    HandlerItem,
     PublisherProto,
     SubscriberSpecification,
     SubscriberUsecase,
@@ -24,17 +25,20 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
-from faststream_outbox.parser import OutboxParser
+from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
-from faststream_outbox.storage import OutboxRow, Outcome
+from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
+from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
-from faststream_outbox.subscriber.middlewares import PropagateHeaders, as_broker_middleware
+from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.middlewares import PropagateHeaders, WatchHandler, as_broker_middleware
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
+from faststream_outbox.subscriber.sessions import asks_for_session
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
-from faststream_outbox.subscriber.verdicts import Judge
+from faststream_outbox.subscriber.verdicts import Interrupted, Judge
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -62,8 +66,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         specification: OutboxSubscriberSpecification,
         calls: CallsCollection[OutboxDelivery],
     ) -> None:
-        config.parser = OutboxParser.parse_message
-        config.decoder = OutboxParser.decode_message
+        config.parser = OutboxBatchParser.parse_batch if config.batch else OutboxParser.parse_message
+        config.decoder = OutboxBatchParser.decode_batch if config.batch else OutboxParser.decode_message
         super().__init__(config, cast("SubscriberSpecification", specification), calls)
         self.config = config
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
@@ -87,6 +91,16 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         return [*self._outer_config.broker_middlewares, *self._own_middlewares]
+
+    @property
+    def shares_transactions(self) -> bool:
+        """Whether a handler of its asks for a session."""
+        return any(self._asks_for_session(call) for call in self.calls)
+
+    def _asks_for_session(self, call: HandlerItem[Any]) -> bool:
+        dependencies = (*self._outer_config.broker_dependencies, *call.dependencies)
+        functions = (call.handler._declared_call, *(each.dependency for each in dependencies))  # noqa: SLF001 - as FastStream does
+        return any(asks_for_session(function) for function in functions)
 
     @overload
     def __call__(
@@ -114,6 +128,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self.ack_policy = self.config.ack_policy
         self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
         super()._build_fastdepends_model()
+        if self.shares_transactions and WatchHandler not in self._own_middlewares:
+            self._own_middlewares.append(WatchHandler)
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler to give messages to."""
@@ -140,14 +156,14 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
-        judge = self.judge
+        judge, store = self.judge, self._outer_config.store
 
-        async def handle(row: OutboxRow) -> Outcome:
-            delivery, error = await self.deliver(row)
-            return judge.outcome(delivery, error)
+        async def handle(rows: Sequence[OutboxRow]) -> Handled:
+            call = Call(store, rows)
+            return await call.conclude(judge, await self._run(call))
 
         self._pipeline = Pipeline(
-            self._outer_config.store,
+            store,
             self.queues,
             handle,
             options=self.config.options,
@@ -191,31 +207,47 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._pulling = None
         await super().stop()
 
-    async def deliver(self, row: OutboxRow) -> tuple[OutboxDelivery, BaseException | None]:
-        """Run a row through middlewares, filters and handler; returns its delivery, and what was raised."""
-        delivery, run = OutboxDelivery.of(row), _Run(self)
+    async def process(self, call: Call) -> None:
+        """Run a call's rows through middlewares, filters and handler."""
+        message = call.deliveries if self.config.batch else call.deliveries[0]
+        await self.process_message(cast("OutboxDelivery", message))
+
+    async def _run(self, call: Call) -> BaseException | None:
+        """Process a call's rows; returns what was raised."""
+        run = _Run(self)
         outer = _RUN.set(run)
         try:
-            await self.process_message(delivery)
+            await self.process(call)
         except StopConsume as stop:
             self._stop_soon(exit_app=False)
-            return delivery, stop
+            return stop
         except SystemExit as leave:
             self._stop_soon(exit_app=True)
-            return delivery, leave
+            return leave
         except asyncio.CancelledError as cancelled:
-            if self._pipeline is not None and self._pipeline.interrupting and delivery.verdict is None:
-                raise
-            # The verdict stands; or it was not we who cancelled, but somebody whom the handler waited for.
-            return delivery, None if delivery.verdict is not None else cancelled
+            return await self._cut_short(call, cancelled)
         except KeyboardInterrupt:
+            await call.abandon()
             raise
         except BaseException as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
-            return delivery, error
+            return error
         finally:
             run.over = True
             _RUN.reset(outer)
-        return delivery, None
+        return None
+
+    async def _cut_short(self, call: Call, cancelled: asyncio.CancelledError) -> BaseException | None:
+        """Find out who cancelled a handler, and what of it stands."""
+        # What was decided does, unless it was to be committed with what the handler did not come to do.
+        decided = 0 if call.shares_a_transaction else call.decided
+        if decided == len(call.deliveries):
+            return None
+        if self._pipeline is None or not self._pipeline.interrupting:
+            return cancelled  # not by us, but by somebody whom the handler waited for
+        if decided:
+            return Interrupted()
+        await call.abandon()
+        raise cancelled
 
     def _stop_soon(self, *, exit_app: bool) -> None:
         """Stop from inside a handler: in a task of its own, because stopping waits for the handler to end."""
@@ -275,10 +307,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     async def _parse(self, pulling: Pulling, delivery: OutboxDelivery) -> OutboxMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
+        raw: Any = (delivery,) if self.config.batch else delivery
         try:
             message = await process_msg(
-                msg=delivery,
-                middlewares=(each(delivery, context=context) for each in self._broker_middlewares),
+                msg=raw,
+                middlewares=(each(raw, context=context) for each in self._broker_middlewares),
                 parser=parser,
                 decoder=decoder,
             )
@@ -290,7 +323,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Tell what the access log says beside a record."""
-        queue = message.raw_message.queue if message is not None else ",".join(self.queues)
+        raw = None if message is None else message.raw_message
+        queue = ",".join(self.queues) if raw is None else (raw[0] if isinstance(raw, tuple) else raw).queue
         return {"queue": queue, "message_id": getattr(message, "message_id", "")}
 
 

@@ -19,6 +19,10 @@ from faststream_outbox.subscriber.events import Monitor
 _LONGEST_SUMMARY: Final = 1024
 
 
+class Interrupted(Exception):  # noqa: N818 - nobody's fault
+    """The time for draining was over before the handler was: what it had not decided by then is not held against it."""
+
+
 class Judge:
     """Turns verdicts into outcomes; a message without a verdict is never lost for it."""
 
@@ -47,12 +51,17 @@ class Judge:
                 return Ack(tuple(delivery.outputs))
             case Rejected():
                 return self._dead("rejected", delivery, error)
-            case Nacked(delay=float() | int() as delay):
-                return Retry(delay, delivery.attempts_count + 1, error=error)
-            case verdict:
-                if verdict is None and error is None:
-                    self._tell_of_no_verdict(delivery)
-                return self._retry_or_dead(delivery, error)
+            case Nacked(delay, alone):
+                return self._failed(delivery, error, delay=delay, company=1 if alone else delivery.company)
+            case None:
+                return self._undecided(delivery, error)
+
+    def _undecided(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
+        if isinstance(error, Interrupted):
+            return Retry(0.0, delivery.attempts_count, error=error)
+        if error is None:
+            self._tell_of_no_verdict(delivery)
+        return self._failed(delivery, error, delay=None, company=delivery.company)
 
     def _tell_of_no_verdict(self, delivery: OutboxDelivery) -> None:
         self._monitor.report(
@@ -64,7 +73,17 @@ class Judge:
             queue=delivery.queue,
         )
 
-    def _retry_or_dead(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
+    def _failed(
+        self, delivery: OutboxDelivery, error: BaseException | None, *, delay: float | None, company: int
+    ) -> Outcome:
+        if delay is None:
+            delay = self._ask_strategy(delivery, error)
+        if delay is None and company == 1:
+            return self._dead("retry_terminal", delivery, error)
+        # Others may be to blame for what happened in company: given up is only what failed alone.
+        return Retry(delay or 0.0, delivery.attempts_count + 1, error=error, company=company)
+
+    def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None) -> float | None:
         now = delivery.database_now()
         attempt = {
             "first_attempt_at": min(delivery.first_attempt_at or now, now),
@@ -73,7 +92,7 @@ class Judge:
             "exception": error,
         }
         try:
-            delay = _delay(self._strategy, now, attempt)
+            return _delay(self._strategy, now, attempt)
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
             self._monitor.report(
                 "retry_strategy_failed",
@@ -84,10 +103,7 @@ class Judge:
                 row_id=delivery.id,
                 queue=delivery.queue,
             )
-            delay = _delay(DEFAULT_RETRY, now, attempt)
-        if delay is None:
-            return self._dead("retry_terminal", delivery, error)
-        return Retry(delay, delivery.attempts_count + 1, error=error)
+            return _delay(DEFAULT_RETRY, now, attempt)
 
     def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead:
         now = delivery.database_now()

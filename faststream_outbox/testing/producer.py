@@ -4,15 +4,17 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Self, cast
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
-from faststream_outbox.storage import NewRow, OutboxRow, Settlement
+from faststream_outbox.storage import NewRow, OutboxRow
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -57,16 +59,25 @@ class DeliveringProducer(OutboxProducer):
     async def _deliver_all(self, ids: Iterable[int]) -> None:
         """Deliver every row; what the first handler that failed has raised surfaces when all have had their turn."""
         failures: list[BaseException] = []
-        for row_id in ids:
-            row = self._store.rows.get(row_id)
-            subscriber = None if row is None else self._subscriber_of(row.queue)
-            if row is not None and subscriber is not None:
-                try:
-                    await self._deliver(row, subscriber)
-                except Exception as error:  # noqa: BLE001 - surfaces below
-                    failures.append(error)
+        for subscriber, calls in self._calls(ids):
+            for rows in calls:
+                # The handler of one may have taken care of the next.
+                if rows := [row for row in rows if row.id in self._store.rows]:
+                    try:
+                        await self._deliver(rows, subscriber)
+                    except Exception as error:  # noqa: BLE001 - surfaces below
+                        failures.append(error)
         if failures:
             raise failures[0]
+
+    def _calls(self, ids: Iterable[int]) -> Iterable[tuple[OutboxSubscriber, list[list[OutboxRow]]]]:
+        """Tell which subscribers are called for these rows, and with which of them."""
+        rows = [row for row_id in ids if (row := self._store.rows.get(row_id)) is not None]
+        for queue, group in groupby(rows, key=attrgetter("queue")):
+            subscriber = self._subscriber_of(queue)
+            if subscriber is not None:
+                together, most = list(group), subscriber.config.options.max_records
+                yield subscriber, [together[n : n + most] for n in range(0, len(together), most)]
 
     @property
     def _store(self) -> MemoryStore:
@@ -76,16 +87,16 @@ class DeliveringProducer(OutboxProducer):
         subscribers = (cast("OutboxSubscriber", each) for broker in self._brokers for each in broker.subscribers)
         return next((each for each in subscribers if queue in each.queues and each.calls), None)
 
-    async def _deliver(self, row: OutboxRow, subscriber: OutboxSubscriber) -> None:
+    async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
         lane = MemoryConnection(self._store)
-        leased = lane.lease(row, subscriber.config.options.lease_seconds)
-        delivery, error = OutboxDelivery.of(leased), None
+        call = Call(self._store, [lane.lease(row, subscriber.config.options.lease_seconds) for row in rows])
+        error = None
         try:
-            await subscriber.process_message(delivery)
-        except BaseException as raised:  # noqa: BLE001 - surfaces below, after the row was settled
+            await subscriber.process(call)
+        except BaseException as raised:  # noqa: BLE001 - surfaces below, after the rows were settled
             error = raised
         known = set(self._store.rows)
-        await lane.settle([Settlement(leased.lease, subscriber.judge.outcome(delivery, error))])
+        await lane.settle((await call.conclude(subscriber.judge, error)).settlements)
         if error is not None:
             raise error
         await self._deliver_all(sorted(set(self._store.rows) - known))

@@ -53,7 +53,7 @@ async def test_a_commit_that_is_cancelled_keeps_no_connection_and_no_half(desk: 
     await desk.write(transaction.session, "a")
     async with desk.postgres.transaction() as session:
         await session.execute(text("SELECT pg_advisory_xact_lock(1)"))
-        commit = asyncio.create_task(transaction.commit())
+        commit = asyncio.create_task(transaction.end())
         while not await desk.postgres.one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
             await asyncio.sleep(0.01)
         for _ in range(times):

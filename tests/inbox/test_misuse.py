@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from faststream_outbox import Inbox, make_inbox_table, make_outbox_table
-from faststream_outbox.annotations import InboxSession
+from faststream_outbox.annotations import InboxSession, OutboxSession
 from tests.broker.brokers import publish, started, until_empty
 from tests.inbox.desk import Desk
 
@@ -45,7 +45,7 @@ async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
         await connection.commit()
 
     async def use_and_go_on(session: AsyncSession) -> None:
-        with pytest.raises(RuntimeError, match="The inbox commits this session"):
+        with pytest.raises(RuntimeError, match="This session is committed when"):
             await use(session)
 
     assert "remove session.commit()" in await fate(desk, use)
@@ -199,6 +199,37 @@ async def test_a_session_without_an_inbox(desk: Desk) -> None:
         await until_empty(desk.postgres)
     [letter] = await desk.postgres.dead_letters()
     assert "no inbox stands before it" in str(letter.last_exception)
+
+
+async def test_two_sessions_for_one_message(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    async def handle(body: str, session: InboxSession, other: OutboxSession) -> None:
+        await desk.write(session, body)
+        await desk.write(other, body)
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "committed after the inbox's" in str(letter.last_exception)
+    assert (await desk.written(), await desk.seen()) == ([], [])
+
+
+async def test_a_batch_of_rows(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR, batch=True)
+    async def handle(bodies: list[str], session: InboxSession) -> None:
+        await desk.write(session, bodies[0])
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "this is a batch" in str(letter.last_exception)
+    assert (await desk.written(), await desk.seen()) == ([], [])
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [

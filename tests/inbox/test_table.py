@@ -35,7 +35,7 @@ async def test_the_longest_names_fit_an_index_entry(desk: Desk) -> None:
     store = InboxStore(desk.engine, desk.inbox_table)
     transaction = await store.begin(consumer, message_id)
     assert transaction is not None
-    await transaction.commit()
+    await transaction.end()
     assert await store.begin(consumer, message_id) is None
 
 
@@ -52,7 +52,7 @@ async def test_any_name_that_postgres_takes(engine: AsyncEngine, schema: str | N
     store = InboxStore(engine, table)
     transaction = await store.begin("desk", "1")
     assert transaction is not None
-    await transaction.commit()
+    await transaction.end()
     assert await store.begin("desk", "1") is None
     inbox = Inbox(engine, table=table, consumer="desk")
     assert await inbox.clean() == 0

@@ -17,6 +17,7 @@ TOKEN = "11111111-1111-1111-1111-111111111111"  # noqa: S105 - a lease, no passw
 IDS = f"ARRAY{list(range(1, 501))}::bigint[]"
 TOKENS = f"array_fill('{TOKEN}'::uuid, ARRAY[500])"
 NUMBERS = "array_fill(1::float8, ARRAY[500])"
+GROUPS, SIZES = "array_fill(1, ARRAY[500])", "array_fill(500, ARRAY[500])"
 COUNTS = "array_fill(1::bigint, ARRAY[500])"
 TEXTS = "array_fill('x'::text, ARRAY[500])"
 PAYLOADS = "array_fill('x'::bytea, ARRAY[500])"
@@ -30,7 +31,7 @@ ARGUMENTS = {
     "renew": f"{IDS}, {TOKENS}, 60",
     "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
     "delete": f"{IDS}, {TOKENS}",
-    "delete_and_insert": f"{IDS}, {TOKENS}, {IDS}, {OUTPUTS}",
+    "delete_and_insert": f"{IDS}, {TOKENS}, {GROUPS}, {SIZES}, {GROUPS}, {OUTPUTS}",
     "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "next_due": f"ARRAY['q', 'other'], {MARKS}",
@@ -189,8 +190,11 @@ async def test_outputs_are_inserted_after_all_their_inputs_are_gone_and_all_stri
         plan = await explain(connection, statements.delete_and_insert, arguments, mode="generic")
     deletions = [node for node in plan if node.get("Operation") == "Delete"]
     assert len(deletions) == 1
-    [hashed] = [node for node in nodes(deletions[0]) if node["Node Type"] == "Hash"]
-    assert hashed["Hash Batches"] == 1
+    hashes = [node for node in nodes(deletions[0]) if node["Node Type"] == "Hash"]
+    assert {hashed["Hash Batches"] for hashed in hashes} == {1}
+    [locking] = [node for node in plan if node["Node Type"] == "LockRows"]
+    assert {node["Node Type"] for node in nodes(locking)} >= {"Hash Join", "Index Scan"}
+    assert not {node["Node Type"] for node in nodes(locking)} & {"Nested Loop", "Sort"}
     assert {node["Node Type"] for node in nodes(deletions[0])} >= {"Hash Join", "Index Scan"}
     assert not {node["Node Type"] for node in nodes(deletions[0])} & {"Nested Loop", "Sort"}
     [insertion] = [node for node in plan if node.get("Operation") == "Insert"]

@@ -1,12 +1,14 @@
 """What tests of a subscriber's loops share: a pipeline that runs, and ears for what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from faststream_outbox.storage import NewRow, OutboxRow, Outcome
+from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
 from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.handling import Handle as HandleRows
+from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
 
@@ -34,6 +36,16 @@ class Reports(Monitor):
         return [tags for name, tags in self.metrics if name == event]
 
 
+def one_by_one(handle: Handle) -> HandleRows:
+    """Make what a pipeline takes of something that handles one row."""
+
+    async def handle_rows(rows: Sequence[OutboxRow]) -> Handled:
+        [row] = rows
+        return Handled([Settlement(row.lease, await handle(row))])
+
+    return handle_rows
+
+
 @asynccontextmanager
 async def running(
     backend: Backend, handle: Handle, *queues: str, reports: Monitor | None = None, **options: Any
@@ -42,7 +54,7 @@ async def running(
     pipeline = Pipeline(
         backend.store,
         queues or ("q",),
-        handle,
+        one_by_one(handle),
         options=PipelineOptions(**options),
         monitor=reports or Reports(),
     )

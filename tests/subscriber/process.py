@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import PostgresBackend
+from tests.subscriber.pipelines import one_by_one
 
 POISON = b"poison"
 
@@ -53,7 +54,7 @@ async def run(orders: Orders) -> None:
         return Ack()
 
     store = PostgresBackend(engine).store
-    pipeline = Pipeline(store, ["q"], handle, options=PipelineOptions(**orders.options))
+    pipeline = Pipeline(store, ["q"], one_by_one(handle), options=PipelineOptions(**orders.options))
     pipeline.start()
     await told.wait()
     await pipeline.stop(orders.drain_seconds)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
-from tests.subscriber.pipelines import Reports, fill
+from tests.subscriber.pipelines import Reports, fill, one_by_one
 
 
 async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Backend) -> None:
@@ -26,7 +26,7 @@ async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Back
     pipeline = Pipeline(
         backend.store,
         ["q", "next"],
-        handle,
+        one_by_one(handle),
         options=PipelineOptions(min_interval=30, max_interval=30),
         monitor=reports,
         announce=announce,

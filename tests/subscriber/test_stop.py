@@ -9,7 +9,7 @@ from faststream_outbox.storage import Ack, MemoryStore, OutboxRow, Outcome
 from faststream_outbox.subscriber import ending
 from faststream_outbox.subscriber.pipeline import Pipeline
 from tests.backends import Backend, MemoryBackend
-from tests.subscriber.pipelines import Reports, fill, running
+from tests.subscriber.pipelines import Reports, fill, one_by_one, running
 from tests.subscriber.slow_store import SlowBackend
 
 
@@ -56,14 +56,14 @@ async def test_whoever_gives_up_waiting_does_not_end_the_drain() -> None:
 
 
 async def test_stopping_before_the_start_and_starting_after_the_stop() -> None:
-    pipeline = Pipeline(MemoryStore(), ["q"], ack)
+    pipeline = Pipeline(MemoryStore(), ["q"], one_by_one(ack))
     await pipeline.stop(5)
     with pytest.raises(RuntimeError, match="make a new one"):
         pipeline.start()
 
 
 async def test_starting_twice() -> None:
-    pipeline = Pipeline(MemoryStore(), ["q"], ack)
+    pipeline = Pipeline(MemoryStore(), ["q"], one_by_one(ack))
     pipeline.start()
     with pytest.raises(RuntimeError, match="started already"):
         pipeline.start()

@@ -17,6 +17,7 @@ from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.subscriber.wakeup import Wakeup
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 from tests.ears import Bell, Ears, Reports
+from tests.subscriber.pipelines import one_by_one
 
 
 @asynccontextmanager
@@ -263,7 +264,7 @@ async def test_a_pipeline_that_hardly_polls_gets_its_rows(engine: AsyncEngine, o
 
     options = PipelineOptions(min_interval=3600, max_interval=3600)
     async with started(here) as wakeup, started(elsewhere, listen=False) as other:
-        pipeline = Pipeline(here.store, ["q"], handle, options=options)
+        pipeline = Pipeline(here.store, ["q"], one_by_one(handle), options=options)
         wakeup.subscribe(["q"], pipeline.wake)
         pipeline.start()
         for n in range(20):

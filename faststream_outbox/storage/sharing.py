@@ -1,0 +1,27 @@
+"""The transaction that a handler shares with us: its writes, and the deletion of the rows that it handled."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from faststream_outbox.storage.guard import GuardedTransaction
+from faststream_outbox.storage.rows import Lease, NewRow
+
+# Deletes rows, and inserts others, in a session's transaction; tells which leases held.
+Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow]], Awaitable[frozenset[Lease]]]
+
+
+class SharedTransaction(GuardedTransaction):
+    """Either the handler's writes are there and its rows are not, or the other way round."""
+
+    def __init__(self, session: AsyncSession, delete: Delete) -> None:
+        super().__init__(session)
+        self._delete = delete
+
+    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
+        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False."""
+        return await self.commit(partial(self._settle, leases, outputs))
+
+    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
+        return await self._delete(self.session, leases, outputs) == frozenset(leases)

@@ -1,0 +1,95 @@
+"""One call of a handler: the rows that it is given, and the transaction that it shares with them if it asks for one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settled, Settlement, SharedTransaction, Store
+from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.verdicts import Judge
+
+_GROUPS: Final = count(1)
+
+
+class Call:
+    """Turns what a handler did with its messages into what becomes of their rows."""
+
+    def __init__(self, store: Store, rows: Sequence[OutboxRow]) -> None:
+        self._store = store
+        self._transaction: SharedTransaction | None = None
+        self.deliveries = tuple(OutboxDelivery.of(row) for row in rows)
+        for delivery in self.deliveries:
+            delivery.company = len(rows)
+            delivery.open_session = self._open_session
+
+    @property
+    def shares_a_transaction(self) -> bool:
+        """Whether the handler has asked for a session."""
+        return self._transaction is not None
+
+    @property
+    def decided(self) -> int:
+        """On how many messages a verdict was given."""
+        return sum(delivery.verdict is not None for delivery in self.deliveries)
+
+    def _open_session(self) -> AsyncSession:
+        if self._transaction is None:
+            self._transaction = self._store.share_transaction()
+        return self._transaction.session
+
+    async def abandon(self) -> None:
+        """Undo what was written through the session."""
+        if self._transaction is not None:
+            await self._transaction.rollback()
+
+    async def conclude(self, judge: Judge, error: BaseException | None) -> Handled:
+        """Judge every message after the handler returned, or raised `error`; then commit or roll back."""
+        settlements = self._judge(judge, error)
+        if self._transaction is None:
+            return Handled(settlements)
+        if error is not None:
+            settlements = self._judge_acks(judge, error, settlements)
+        acked = [settlement for settlement in settlements if isinstance(settlement.outcome, Ack)]
+        if not acked or any(delivery.raised for delivery in self.deliveries):
+            # What was raised and then handled by a middleware is no reason to keep half of the handler's writes.
+            await self.abandon()
+            return Handled(settlements)
+        leases = frozenset(settlement.lease for settlement in acked)
+        try:
+            committed = await self._transaction.settle(list(leases), _outputs(acked))
+        except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
+            return Handled(self._judge_acks(judge, failure, settlements))
+        return Handled(settlements, Settled(held=leases) if committed else Settled(lost=leases))
+
+    def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
+        return self._group([Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries])
+
+    def _judge_acks(self, judge: Judge, error: BaseException, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Leave those to the retry strategy whose effects are rolled back: they were not handled after all."""
+        judged = []
+        for delivery, settlement in zip(self.deliveries, settlements, strict=True):
+            if isinstance(settlement.outcome, Ack):
+                delivery.verdict = None
+                settlement = Settlement(delivery.lease, judge.outcome(delivery, error))  # noqa: PLW2901 - judged anew
+            judged.append(settlement)
+        return judged
+
+    def _group(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Tie the acknowledgements of a batch together if it has outputs, which answer all of them."""
+        outputs = tuple(output for delivery in self.deliveries for output in delivery.outputs)
+        if len(settlements) == 1 or not outputs:
+            return settlements
+        group, grouped, left = next(_GROUPS), list[Settlement](), outputs
+        for settlement in settlements:
+            if isinstance(settlement.outcome, Ack):
+                settlement, left = replace(settlement, outcome=Ack(left), group=group), ()  # noqa: PLW2901 - the same one, in company
+            grouped.append(settlement)
+        return grouped
+
+
+def _outputs(settlements: Sequence[Settlement]) -> list[NewRow]:
+    return [output for each in settlements if isinstance(each.outcome, Ack) for output in each.outcome.outputs]

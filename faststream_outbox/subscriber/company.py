@@ -1,0 +1,41 @@
+"""How many rows one call may take: all it can, and fewer of those that have failed together."""
+
+from collections import OrderedDict
+from typing import Final
+
+from faststream_outbox.storage import OutboxRow
+
+# Of how many rows to remember with how many they failed; those before them are judged by their attempts.
+_REMEMBERED: Final = 100_000
+
+
+class Company:
+    """Halves the company of rows whose call failed, until the one that is to blame fails alone.
+
+    Only this process knows how many they were. Where it does not, each attempt counts for a halving, so that a row is
+    alone after as many failures as it takes to halve the largest call.
+    """
+
+    def __init__(self, max_records: int) -> None:
+        self._most = max_records
+        self._failed: OrderedDict[int, int] = OrderedDict()
+
+    def limit(self, row: OutboxRow) -> int:
+        """Tell with how many rows, itself included, a row may be handled."""
+        if self._most == 1 or row.suspect:
+            return 1
+        failed = self._failed.get(row.id)
+        if failed is not None:
+            return max(1, failed // 2)
+        return self._most if not row.attempts_count else max(1, self._most >> min(row.attempts_count, 64))
+
+    def failed(self, row_id: int, count: int) -> None:
+        """Take note that a call failed that had so many rows, this one among them."""
+        self._failed[row_id] = count
+        self._failed.move_to_end(row_id)
+        if len(self._failed) > _REMEMBERED:
+            self._failed.popitem(last=False)
+
+    def forget(self, row_id: int) -> None:
+        """Forget a row that is settled, or failed by itself."""
+        self._failed.pop(row_id, None)

@@ -1,0 +1,60 @@
+"""Gathers the rows of one call: what is there, and what comes in time."""
+
+import time
+from collections.abc import Iterable
+
+from faststream_outbox.storage import Retry, Settlement
+from faststream_outbox.subscriber.company import Company
+from faststream_outbox.subscriber.ledger import Held, Ledger
+
+
+class Gatherer:
+    """Waits until there are rows for a whole call, or the first of them has waited for `max_wait` seconds.
+
+    Rows stay in the ledger until the call begins, so that others may have them meanwhile.
+    """
+
+    def __init__(self, ledger: Ledger, *, max_records: int, max_wait: float) -> None:
+        self._ledger = ledger
+        self._company = Company(max_records)
+        self.max_records = max_records
+        self._max_wait = max_wait
+        self._hurrying = False
+
+    def hurry(self) -> None:
+        """Wait for no company from now on: the subscriber is stopping."""
+        self._hurrying = True
+        self._ledger.stir()
+
+    def learn(self, settlements: Iterable[Settlement]) -> None:
+        """Take note of what became of a call's rows: those that failed together meet fewer next time."""
+        for settlement in settlements:
+            if isinstance(outcome := settlement.outcome, Retry) and outcome.company > 1:
+                self._company.failed(settlement.lease.row_id, outcome.company)
+            else:
+                self._company.forget(settlement.lease.row_id)
+
+    async def gather(self) -> list[Held]:
+        """Wait for rows, and take them."""
+        if self.max_records == 1:
+            return [await self._ledger.take()]
+        while (seconds := self._seconds_left()) is None or seconds > 0:
+            await self._ledger.wait_for_arrivals(seconds)
+        return self._ledger.take_waiting(self._fitting())
+
+    def _seconds_left(self) -> float | None:
+        first = self._ledger.first_waiting
+        if first is None:
+            return None
+        if self._hurrying or self._max_wait == 0 or self._ledger.waiting >= self._company.limit(first.row):
+            return 0.0
+        return first.row.claimed_at + self._max_wait - time.monotonic()
+
+    def _fitting(self) -> int:
+        """Count the rows that may go together: those that follow each other, as many as each of them allows."""
+        most = self.max_records
+        for count, held in enumerate(self._ledger.waiting_rows()):
+            most = min(most, self._company.limit(held.row))
+            if count >= most:
+                return count
+        return self._ledger.waiting
