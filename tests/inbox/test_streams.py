@@ -36,8 +36,9 @@ class Line:
             while await self.stream.unacked(self.broker):
                 await asyncio.sleep(0.02)
 
-    def skipped(self) -> list[str]:
-        return [record.inbox_id for record in self.desk.records.named("inbox_skipped")]
+    def skipped(self) -> set[str]:
+        """Tell what was skipped, at least once: a slow machine lets the server deliver more often."""
+        return {record.inbox_id for record in self.desk.records.named("inbox_skipped")}
 
 
 @pytest.fixture(params=STREAMS)
@@ -63,7 +64,7 @@ async def test_what_the_sender_sends_twice_is_handled_once(line: Line) -> None:
     await line.send("1", "2", "1", "2", "1")
     await line.consume()
     assert sorted(calls) == sorted(await line.desk.written()) == ["1", "2"]
-    assert sorted(line.skipped()) == ["1", "1", "2"]
+    assert line.skipped() == {"1", "2"}
 
 
 async def test_what_was_committed_by_a_process_that_died_before_its_ack_is_skipped(line: Line) -> None:
@@ -84,7 +85,7 @@ async def test_what_was_committed_by_a_process_that_died_before_its_ack_is_skipp
 
     line.subscribe(handle)
     await line.consume()
-    assert (calls, line.skipped(), await line.desk.written()) == ([], ["1"], ["1"])
+    assert (calls, line.skipped(), await line.desk.written()) == ([], {"1"}, ["1"])
 
 
 async def test_a_handler_that_fails_gets_the_message_again_and_handles_it_once(line: Line) -> None:
@@ -116,7 +117,7 @@ async def test_what_comes_again_while_it_is_still_being_handled_waits(line: Line
     await line.send("1")
     await line.consume()
     assert calls == await line.desk.written() == ["1"]
-    assert "1" in line.skipped()
+    assert line.skipped() == {"1"}
 
 
 @pytest.mark.skipif(shutil.which(NatsStream.program) is None, reason=f"{NatsStream.program} is not installed")
