@@ -24,8 +24,8 @@ class Stream(Protocol):
 
     def broker(self, url: str, **options: Any) -> Any: ...
 
-    def subscribe(self, broker: Any, inbox: Inbox, handler: Callable[..., Any]) -> None:
-        """Have a handler receive each message, and again what was not acked."""
+    def subscribe(self, broker: Any, inbox: Inbox, handler: Callable[..., Any], *, one_by_one: bool = False) -> None:
+        """Have a handler receive each message, and, unless it is one by one, again what was not acked."""
 
     async def create(self, broker: Any) -> None: ...
 
@@ -45,12 +45,15 @@ class RedisStream:
     def broker(self, url: str, **options: Any) -> RedisBroker:
         return RedisBroker(url, **options)
 
-    def subscribe(self, broker: RedisBroker, inbox: Inbox, handler: Callable[..., Any]) -> None:
+    def subscribe(
+        self, broker: RedisBroker, inbox: Inbox, handler: Callable[..., Any], *, one_by_one: bool = False
+    ) -> None:
         new = StreamSub("q", group=_GROUP, consumer="one", last_id=">", polling_interval=10)
         left = StreamSub("q", group=_GROUP, consumer="two", min_idle_time=100, polling_interval=10)
         assert inbox.consumer is not None
         # They share the messages of one group, and therefore a name.
-        for stream, each in ((new, inbox), (left, inbox.named(inbox.consumer))):
+        both = ((new, inbox), (left, inbox.named(inbox.consumer)))
+        for stream, each in both[:1] if one_by_one else both:
             router = RedisRouter(middlewares=[each])
             router.subscriber(stream=stream, ack_policy=AckPolicy.NACK_ON_ERROR)(handler)
             broker.include_router(router)
@@ -78,7 +81,9 @@ class NatsStream:
     def broker(self, url: str, **options: Any) -> NatsBroker:
         return NatsBroker(url, **options)
 
-    def subscribe(self, broker: NatsBroker, inbox: Inbox, handler: Callable[..., Any]) -> None:
+    def subscribe(
+        self, broker: NatsBroker, inbox: Inbox, handler: Callable[..., Any], *, one_by_one: bool = False
+    ) -> None:
         router = NatsRouter(middlewares=[inbox])
         router.subscriber(
             "q",
@@ -86,7 +91,7 @@ class NatsStream:
             durable=_GROUP,
             pull_sub=PullSub(timeout=0.1),
             config=ConsumerConfig(ack_wait=0.5),
-            max_workers=2,
+            max_workers=1 if one_by_one else 2,
             ack_policy=AckPolicy.NACK_ON_ERROR,
         )(handler)
         broker.include_router(router)
