@@ -21,10 +21,11 @@ class Call:
     def __init__(self, store: Store, rows: Sequence[OutboxRow]) -> None:
         self._store = store
         self._transaction: SharedTransaction | None = None
-        self.deliveries = tuple(OutboxDelivery.of(row) for row in rows)
+        self.deliveries = tuple(map(OutboxDelivery.of, rows))
+        company, open_session = len(rows), self._open_session
         for delivery in self.deliveries:
-            delivery.company = len(rows)
-            delivery.open_session = self._open_session
+            delivery.company = company
+            delivery.open_session = open_session
 
     @property
     def shares_a_transaction(self) -> bool:

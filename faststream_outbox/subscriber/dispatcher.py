@@ -1,6 +1,7 @@
 """Runs handlers: each worker takes rows, has them handled in one call, and hands the outcomes over."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -64,9 +65,10 @@ class Worker(Loop):
     async def _run_handler(self, rows: Sequence[Held]) -> None:
         empty = self._gatherer.max_records - len(rows)
         self._ledger.take_places(empty)
+        began_at = time.monotonic()
         for held in rows:
-            held.begin()
-            self._journal.dispatched(held)
+            held.began_at = began_at
+        self._journal.dispatched(rows)
         try:
             handled = await self._handle([held.row for held in rows])
         except BaseException as error:
@@ -76,8 +78,9 @@ class Worker(Loop):
                 self._conclude(Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]))
             raise
         finally:
+            ended_at = time.monotonic()
             for held in rows:
-                held.end()
+                held.ended_at = ended_at
             self._pace.observe(rows[0].duration / len(rows))
             self._ledger.free_places(empty)
         self._conclude(handled)
