@@ -33,7 +33,6 @@ class Worker(Loop):
         *,
         journal: Journal,
         pace: Pace,
-        max_deliveries: int | None,
         interruptible: bool = True,
     ) -> None:
         super().__init__(journal.monitor)
@@ -43,7 +42,6 @@ class Worker(Loop):
         self._settler = settler
         self._journal = journal
         self._pace = pace
-        self._max_deliveries = max_deliveries
         self._interruptible = interruptible
 
     async def step(self) -> None:
@@ -57,7 +55,7 @@ class Worker(Loop):
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False
-        if self._max_deliveries is not None and held.row.deliveries_count > self._max_deliveries:
+        if self._gatherer.is_given_up(held):
             self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
             return False
         return True

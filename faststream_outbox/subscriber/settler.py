@@ -10,7 +10,7 @@ from typing import Final
 
 from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.events import describe
-from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.handling import Handled, free
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -144,8 +144,12 @@ class Settler(Loop):
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        for held in self._ledger.strike(settled.lost):
+        torn = {each.lease: each for each in batch if each.group is not None and each.lease in settled.lost}
+        for held in self._ledger.strike(lease for lease in settled.lost if lease not in torn):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
+        for lease, settlement in torn.items():
+            if (left := self._ledger.find(lease)) is not None:
+                self.put(free(settlement, left.row.attempts_count))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
