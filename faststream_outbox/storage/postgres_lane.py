@@ -86,8 +86,10 @@ class PostgresConnection(StoreConnection):
 
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
-        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        token = uuid4()
+        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
+            row.acquired_token = token  # the same, and one object for all of them
             row.claimed_at = began
         return rows
 
