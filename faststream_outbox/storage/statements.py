@@ -100,6 +100,13 @@ WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)"
 )
+# The same for the rest of a transaction that has begun, whose isolation is what it is.
+_LOCAL: Final = ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in LANE_SETTINGS.items()
+    if name != "default_transaction_isolation"
+)
+SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 # Postgres keeps one of equal notifications in a transaction.
 NOTIFY: Final = Statement("SELECT pg_notify($1::text, n.payload)::text FROM unnest($2::text[]) AS n(payload)")
 
