@@ -71,7 +71,7 @@ class Way:
 class BareLoop:
     """Drains a queue: claims under a token, does nothing with the rows, deletes those that still have the token."""
 
-    def __init__(self, bench: Bench, table: str, queue: str, way: Way = Way()) -> None:
+    def __init__(self, bench: Bench, table: str, queue: str, way: Way) -> None:
         self._bench = bench
         self._queue = queue
         self._way = way

@@ -90,7 +90,7 @@ class PostgresConnection(StoreConnection):
         token = uuid4()
         rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
-            row.acquired_token = token  # the same, and one object for all of them
+            row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
         return rows
 

@@ -14,7 +14,7 @@ class Outbasket:
     def __init__(self, *, batch_size: int, flush_interval: float) -> None:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
-        # Two queues of one length, not one of pairs: there may be very many, and the garbage collector walks over pairs.
+        # Two queues of one length, not one of pairs: the garbage collector would walk over every pair.
         self._waiting: deque[Settlement] = deque()
         self._since: deque[float] = deque()
 

@@ -21,7 +21,7 @@ SESSION: Final = "message.session"
 class _OnTheLoop(ContextField):
     """Looks a name up in FastStream's context right here; FastDepends sends what it cannot await to a thread."""
 
-    async def use(self, /, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] - it is awaited
+    async def use(self, /, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # it is awaited
         """Look it up."""
         return super().use(**kwargs)
 
