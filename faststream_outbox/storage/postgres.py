@@ -34,7 +34,7 @@ from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.sharing import SharedTransaction
-from faststream_outbox.storage.statements import Statement, Statements
+from faststream_outbox.storage.statements import SET_LOCAL, Statement, Statements
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -151,7 +151,16 @@ class PostgresStore(Store):
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow]
     ) -> frozenset[Lease]:
         statement, columns = deletion(self._statements, leases, outputs)
-        return leases_of(await _run(session, self._execute, statement, *columns))
+        return leases_of(await _run(session, self._execute_last, statement, *columns))
+
+    def _execute_last(self, session: Session, statement: Statement, *args: Any) -> Records:
+        """Run the last statement of a transaction of somebody else's, planned as on our own connections.
+
+        Made while the table was small, its plan would scan all of it, and be kept. What is set ends with the
+        transaction, and nothing but a commit follows. It costs a round trip.
+        """
+        self._execute(session, SET_LOCAL)
+        return self._execute(session, statement, *args)
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Tell which tables, or columns of theirs, are not there."""

@@ -58,7 +58,8 @@ class Gatherer:
         """Count the rows that may go together: those that follow each other, as many as each of them allows."""
         most = self.max_records
         for count, held in enumerate(self._ledger.waiting_rows()):
-            most = min(most, self._company.limit(held.row))
+            if (limit := self._company.limit(held.row)) < most:
+                most = limit
             if count >= most:
                 return count
         return self._ledger.waiting

@@ -136,9 +136,10 @@ class Settler(Loop):
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
         queues: set[str] = set()
-        written = [(held, verdicts[held.lease]) for held in self._ledger.strike(settled.held)]
-        self._journal.settled(written)
-        for _, outcome in written:
+        struck = self._ledger.strike(settled.held)
+        outcomes = [verdicts[held.lease] for held in struck]
+        self._journal.settled(struck, outcomes)
+        for outcome in outcomes:
             match outcome:
                 case Retry():
                     self._expect(outcome.bounded_delay)
