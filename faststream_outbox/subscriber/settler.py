@@ -152,13 +152,18 @@ class Settler(Loop):
             self._announce(queues)
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
-        """Put back what is still to be written, unless its lease is over: then others have it, or will."""
+        """Put back what is still to be written, unless its lease is over: then others have it, or will.
+
+        A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
+        """
         unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        lasting = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        kept, groups = {s.lease for s in standing}, {s.group for s in standing} - {None}
+        lasting = [s for s in unsettled if s.lease in kept or s.group in groups]
         self._terminal.put_back([s for s in lasting if self._basket(s) is self._terminal])
         self._retry.put_back([s for s in lasting if self._basket(s) is self._retry])
-        kept = {s.lease for s in lasting}
-        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in kept):
+        put_back = {s.lease for s in lasting}
+        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
             self._abandon(held)
 
     def _refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
