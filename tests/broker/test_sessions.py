@@ -377,6 +377,33 @@ async def test_the_end_of_a_drain_rolls_back(postgres: PostgresBackend) -> None:
     assert (row.attempts_count, row.acquired_token) == (0, None)
 
 
+@pytest.mark.parametrize("raises", [True, False])
+async def test_what_a_handler_leaves_behind_does_not_keep_the_connection(
+    postgres: PostgresBackend, raises: bool
+) -> None:
+    """As `asyncio.gather` does when one of its branches raises: the others go on, and use the session."""
+    broker, left_behind = broker_on(postgres), list[asyncio.Task[None]]()
+
+    async def use(session: AsyncSession) -> None:
+        while True:
+            await session.execute(text("SELECT pg_sleep(0.05)"))
+
+    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.0, max_attempts=3))
+    async def handle(number: int, session: OutboxSession) -> None:
+        await write(session, number)
+        left_behind.append(asyncio.create_task(use(session)))
+        await asyncio.sleep(0.02)
+        if raises:
+            raise ValueError(number)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await asyncio.gather(*left_behind, return_exceptions=True)
+    assert await effects(postgres) == ([] if await postgres.dead_letters() else [1])
+    assert postgres.engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined] # a QueuePool has it
+
+
 async def test_a_connection_that_is_lost_is_a_failed_attempt(postgres: PostgresBackend) -> None:
     broker, attempts = broker_on(postgres), list[int]()
 
