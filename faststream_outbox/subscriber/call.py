@@ -21,6 +21,7 @@ class Call:
     def __init__(self, store: Store, rows: Sequence[OutboxRow]) -> None:
         self._store = store
         self._transaction: SharedTransaction | None = None
+        self._over = False
         self.deliveries = tuple(OutboxDelivery.of(row) for row in rows)
         for delivery in self.deliveries:
             delivery.company = len(rows)
@@ -37,17 +38,24 @@ class Call:
         return sum(delivery.verdict is not None for delivery in self.deliveries)
 
     def _open_session(self) -> AsyncSession:
+        if self._over:
+            raise RuntimeError(
+                "There is a session for a message while its handler runs, and this handler has ended: nobody would "
+                "commit what is written now. Open a session of your own."
+            )
         if self._transaction is None:
             self._transaction = self._store.share_transaction()
         return self._transaction.session
 
     async def abandon(self) -> None:
         """Undo what was written through the session."""
+        self._over = True
         if self._transaction is not None:
             await self._transaction.rollback()
 
     async def conclude(self, judge: Judge, error: BaseException | None) -> Handled:
         """Judge every message after the handler returned, or raised `error`; then commit or roll back."""
+        self._over = True
         settlements = self._judge(judge, error)
         if self._transaction is None:
             return Handled(settlements)

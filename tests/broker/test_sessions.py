@@ -500,3 +500,22 @@ async def test_a_message_that_was_taken_has_no_session(postgres: PostgresBackend
         with pytest.raises(RuntimeError, match="while its handler runs"):
             _ = message.session
         await message.ack()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_message_has_no_session_after_its_handler(postgres: PostgresBackend, asked: bool) -> None:
+    """It would hold a connection of the pool, and a transaction, that nobody ends."""
+    broker, kept = broker_on(postgres), list[Any]()
+
+    @broker.subscriber("q")
+    async def handle(number: int, message: OutboxMessage) -> None:
+        del number
+        if asked:
+            await message.session.execute(text("SELECT 1"))
+        kept.append(message)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+        with pytest.raises(RuntimeError, match="has ended"):
+            _ = kept[0].session
