@@ -37,5 +37,5 @@ class Company:
             self._failed.popitem(last=False)
 
     def forget(self, row_id: int) -> None:
-        """Forget a row that is settled, or failed by itself."""
+        """Forget a row that is settled, or failed by a verdict of its own."""
         self._failed.pop(row_id, None)
