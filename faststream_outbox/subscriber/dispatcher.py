@@ -43,6 +43,8 @@ class Worker(Loop):
         self._journal = journal
         self._pace = pace
         self._max_deliveries = max_deliveries
+        # How often a row may fail in company before it is alone.
+        self._halvings = gatherer.max_records.bit_length() - 1
         self._interruptible = interruptible
 
     async def step(self) -> None:
@@ -56,10 +58,14 @@ class Worker(Loop):
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False
-        if self._max_deliveries is not None and held.row.deliveries_count > self._max_deliveries:
+        if self._max_deliveries is not None and self._deliveries(held.row) > self._max_deliveries:
             self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
             return False
         return True
+
+    def _deliveries(self, row: OutboxRow) -> int:
+        """Count a row's deliveries, without those in which another one may have been to blame for what it failed of."""
+        return row.deliveries_count - min(row.attempts_count, self._halvings)
 
     async def _run_handler(self, rows: Sequence[Held]) -> None:
         empty = self._gatherer.max_records - len(rows)

@@ -158,6 +158,40 @@ async def test_one_poison_row_is_found_by_halving_and_dies_alone(postgres: Postg
     assert len(calls) < 2 * 6 + len(sizes)
 
 
+async def test_those_that_failed_in_company_are_not_dead_of_too_many_deliveries(postgres: PostgresBackend) -> None:
+    broker, done = broker_on(postgres), set[int]()
+
+    @broker.subscriber("q", batch=True, max_deliveries=2, retry_strategy=AT_ONCE)
+    async def handle(numbers: list[int]) -> None:
+        if 13 in numbers:
+            raise ValueError(13)
+        done.update(numbers)
+
+    await publish(broker, postgres, *range(32))
+    async with started(broker):
+        await until_empty(postgres)
+    assert done == set(range(32)) - {13}
+    [dead] = await postgres.dead_letters()
+    assert (dead.payload, dead.failure_reason) == (b"13", "max_deliveries")
+
+
+async def test_crashes_count_as_deliveries_in_batches_too(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", batch=True, max_deliveries=2)
+    async def handle(numbers: list[int]) -> None:
+        calls.append(numbers)
+
+    await publish(broker, postgres, 1)
+    await postgres.run(
+        "UPDATE outbox SET deliveries_count = 2, acquired_token = gen_random_uuid(), lease_expires_at = now()"
+    )
+    async with started(broker):
+        await until_empty(postgres)
+    assert not calls
+    assert [dead.failure_reason for dead in await postgres.dead_letters()] == ["max_deliveries"]
+
+
 async def test_a_process_that_knows_nothing_of_a_failure_halves_by_attempts(postgres: PostgresBackend) -> None:
     broker, calls = broker_on(postgres), list[int]()
 
