@@ -292,6 +292,31 @@ async def test_half_of_the_writes_are_not_kept_although_somebody_handles_the_exc
     assert (await effects(postgres), answers) == ([], ["failed"])
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_writes_are_not_kept_without_the_answer_although_somebody_handles_the_exception(
+    postgres: PostgresBackend, batch: bool
+) -> None:
+    exceptions = ExceptionMiddleware()
+
+    @exceptions.add_handler(Exception)
+    def swallow(error: Exception) -> None:
+        del error
+
+    broker = broker_on(postgres, middlewares=[exceptions])
+
+    @broker.publisher("answers")
+    @broker.subscriber("q", batch=batch)
+    async def handle(body: Any, session: OutboxSession) -> object:
+        del body
+        await write(session, 1)
+        return object()  # which cannot be encoded
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    assert await effects(postgres) == []
+
+
 @pytest.mark.parametrize("way", ["commit", "begin", "rollback", "close", "swallow"])
 async def test_a_handler_that_ends_the_transaction_itself_has_failed(postgres: PostgresBackend, way: str) -> None:
     broker = broker_on(postgres)
