@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settled, Settlement, SharedTransaction, Store
+from faststream_outbox.storage import Ack, NewRow, OutboxRow, Retry, Settled, Settlement, SharedTransaction, Store
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.verdicts import Judge
 
@@ -71,7 +71,11 @@ class Call:
             committed = await self._transaction.settle(list(leases), _outputs(acked))
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
             return Handled(self._judge_acks(judge, failure, settlements))
-        return Handled(settlements, Settled(held=leases) if committed else Settled(lost=leases))
+        if committed:
+            return Handled(settlements, Settled(held=leases))
+        if len(leases) == 1:
+            return Handled(settlements, Settled(lost=leases))
+        return Handled(self._give_back(settlements))
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
         return self._group([Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries])
@@ -85,6 +89,13 @@ class Call:
                 settlement = Settlement(delivery.lease, judge.outcome(delivery, error))  # noqa: PLW2901 - judged anew
             judged.append(settlement)
         return judged
+
+    def _give_back(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Free those of a batch at once that did not lose their leases, no attempt counted; who did, settling tells."""
+        return [
+            Settlement(each.lease, Retry(0.0, delivery.attempts_count)) if isinstance(each.outcome, Ack) else each
+            for delivery, each in zip(self.deliveries, settlements, strict=True)
+        ]
 
     def _group(self, settlements: list[Settlement]) -> list[Settlement]:
         """Tie the acknowledgements of a batch together if it has outputs, which answer all of them."""

@@ -145,8 +145,13 @@ class Settler(Loop):
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        for held in self._ledger.strike(settled.lost):
+        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
+        for held in self._ledger.strike(settled.lost - torn):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
+        for lease in torn:
+            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
+            if (held := self._ledger.find(lease)) is not None:
+                self.put(Settlement(lease, Retry(0.0, held.row.attempts_count)))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
