@@ -18,7 +18,7 @@ _KEYWORD: Final = "close_resets_only"
 USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
 
 _FAILED_TRANSACTION: Final = "25P02"
-# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, and what it is connected by.
+# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, but by this guard.
 _GUARDED: Final = "faststream_outbox.guarded"
 
 
@@ -38,7 +38,7 @@ class GuardedTransaction:
         sync_session = session.sync_session
         self._root = sync_session.get_transaction() or sync_session.begin()
         self._connections: set[Connection] = set()
-        sync_session.info[_GUARDED] = self._connections
+        sync_session.info[_GUARDED] = self
 
     async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
         """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
@@ -68,6 +68,10 @@ class GuardedTransaction:
             await self.session.close()
         except Exception:  # noqa: BLE001 - whatever it is, the connection must not stay with us
             await self.session.run_sync(self._throw_away)
+
+    def begun(self, connection: Connection) -> None:
+        """Hear of a connection on which the transaction, or a savepoint of it, begins."""
+        self._connections.add(connection)
 
     def _throw_away(self, _session: Session) -> None:
         """Disconnect, which undoes as much: something that the handler has left behind still uses the connection."""
@@ -99,7 +103,7 @@ def _refuse_commit(session: Session) -> None:
 
 def _remember(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
     if _GUARDED in session.info:
-        session.info[_GUARDED].add(connection)
+        session.info[_GUARDED].begun(connection)
 
 
 # On the class, once, and so on every session there is.

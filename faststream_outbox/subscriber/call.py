@@ -44,7 +44,7 @@ class Call:
                 "commit what is written now. Open a session of your own."
             )
         if self._transaction is None:
-            self._transaction = self._store.share_transaction()
+            self._transaction = self._store.share_transaction([delivery.lease for delivery in self.deliveries])
         return self._transaction.session
 
     async def abandon(self) -> None:

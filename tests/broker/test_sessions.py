@@ -466,6 +466,27 @@ async def test_renewals_do_not_disturb_it(postgres: PostgresBackend) -> None:
     assert (await effects(postgres), attempts) == ([1], [1])
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_renewals_do_not_disturb_a_strict_transaction(postgres: PostgresBackend, level: str) -> None:
+    """It could not delete a row that was changed after it began, and each attempt would fail like that."""
+    engine = create_async_engine(postgres.engine.url, isolation_level=level)
+    broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
+    attempts = list[int]()
+
+    @broker.subscriber("q", lease_ttl_seconds=0.6, retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        attempts.append(number)
+        await write(session, number)
+        async with session.begin_nested():
+            await asyncio.sleep(1.5)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await engine.dispose()
+    assert (await effects(postgres), attempts) == ([1], [1])
+
+
 async def test_a_pool_without_a_connection_for_every_such_handler_is_refused(postgres: PostgresBackend) -> None:
     engine = create_async_engine(postgres.engine.url, pool_size=6, max_overflow=0)
     broker = OutboxBroker(engine, outbox_table=postgres.outbox_table)
