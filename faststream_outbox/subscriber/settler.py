@@ -150,8 +150,8 @@ class Settler(Loop):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
         for lease in torn:
             # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
-            if (held := self._ledger.find(lease)) is not None:
-                self.put(Settlement(lease, Retry(0.0, held.row.attempts_count)))
+            if (left := self._ledger.find(lease)) is not None:
+                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
