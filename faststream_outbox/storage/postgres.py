@@ -20,7 +20,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
-from faststream_outbox.storage.commits import AnySession, after_commit, autocommits
+from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
     Records,
@@ -141,10 +141,6 @@ class PostgresStore(Store):
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
         if self.engine is None:
             raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
-        if autocommits(self.engine.sync_engine):
-            raise RuntimeError(
-                "OutboxSession needs transactions, and this engine commits each statement by itself (AUTOCOMMIT)."
-            )
         session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
         return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
 
