@@ -1,8 +1,9 @@
 """A message as a handler sees it, and the verdict that is given on it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Self, cast
 
 from faststream.message import StreamMessage
@@ -47,7 +48,7 @@ class OutboxDelivery(OutboxRow):
     # Called with the delivery when a verdict is given, where nobody waits for a handler to end.
     settle: Callable[["OutboxDelivery"], Awaitable[None]] | None = None
     # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
-    outputs: list[NewRow] = field(default_factory=list)
+    outputs: tuple[NewRow, ...] = ()
     # How many rows are handled by the same call.
     company: int = 1
     # Whether the handler of a shared transaction raised, whatever was made of that.
@@ -58,7 +59,7 @@ class OutboxDelivery(OutboxRow):
     @classmethod
     def of(cls, row: OutboxRow) -> Self:
         """Begin the delivery of a row."""
-        return cls(*(getattr(row, name) for name in _ROW_FIELDS))
+        return cls(*_ROW_VALUES(row))
 
     async def decide(self, verdict: Verdict) -> None:
         """Give a verdict; the first one stands."""
@@ -68,7 +69,7 @@ class OutboxDelivery(OutboxRow):
                 await self.settle(self)
 
 
-_ROW_FIELDS = tuple(each.name for each in fields(OutboxRow))
+_ROW_VALUES = attrgetter(*(each.name for each in fields(OutboxRow)))
 
 
 class OutboxMessage(StreamMessage[OutboxDelivery]):

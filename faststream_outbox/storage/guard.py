@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from faststream_outbox.storage.drivers import sqlstate
 
@@ -17,7 +18,7 @@ _KEYWORD: Final = "close_resets_only"
 USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
 
 _FAILED_TRANSACTION: Final = "25P02"
-# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it.
+# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, but by this guard.
 _GUARDED: Final = "faststream_outbox.guarded"
 
 
@@ -36,7 +37,8 @@ class GuardedTransaction:
         self.session = session
         sync_session = session.sync_session
         self._root = sync_session.get_transaction() or sync_session.begin()
-        sync_session.info[_GUARDED] = True
+        self._connections: set[Connection] = set()
+        sync_session.info[_GUARDED] = self
 
     async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
         """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
@@ -58,11 +60,26 @@ class GuardedTransaction:
                 await self.session.commit()
             return agreed
         finally:
-            await self.session.close()
+            await self.rollback()
 
     async def rollback(self) -> None:
-        """Undo all that was written through the session."""
-        await self.session.close()
+        """Undo all that was not committed, and give the connection back."""
+        try:
+            await self.session.close()
+        except Exception:  # noqa: BLE001 - whatever it is, the connection must not stay with us
+            await self.session.run_sync(self._throw_away)
+
+    def begun(self, connection: Connection) -> None:
+        """Hear of a connection on which the transaction, or a savepoint of it, begins."""
+        self._connections.add(connection)
+
+    def _throw_away(self, _session: Session) -> None:
+        """Disconnect, which undoes as much: something that the handler has left behind still uses the connection."""
+        for connection in self._connections:
+            with suppress(Exception):
+                connection.invalidate()
+            with suppress(Exception):
+                connection.close()
 
     def _is_open(self) -> bool:
         return self._root.is_active and self.session.sync_session.get_transaction() is self._root
@@ -84,5 +101,23 @@ def _refuse_commit(session: Session) -> None:
         )
 
 
+def _guard_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Refuse the commit of a guarded session's connection too, of which the session would not hear."""
+
+    def refuse(connection: Connection) -> None:
+        try:
+            _refuse_commit(session)
+        except RuntimeError:
+            # An error at this point leaves SQLAlchemy unaware of what is open, and the pool would hand it on.
+            connection.invalidate()
+            raise
+
+    if _GUARDED in session.info:
+        session.info[_GUARDED].begun(connection)
+        if not transaction.nested:
+            event.listen(connection, "commit", refuse)
+
+
 # On the class, once, and so on every session there is.
 event.listen(Session, "before_commit", _refuse_commit)
+event.listen(Session, "after_begin", _guard_connection)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -45,6 +46,7 @@ _STATEMENT_ERRORS: Final = ("42",)
 
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
+_BY_POSITION: Final = attrgetter("next_attempt_epoch", "id")
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 
 
@@ -75,7 +77,7 @@ class PostgresConnection(StoreConnection):
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
-        rows.sort(key=attrgetter("position"))
+        rows.sort(key=_BY_POSITION)
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
@@ -90,8 +92,10 @@ class PostgresConnection(StoreConnection):
 
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
-        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        token = uuid4()
+        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
+            row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
         return rows
 
@@ -113,24 +117,26 @@ class PostgresConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
-        acked, retried, dead = list[_Entry](), list[_Entry](), list[_Entry]()
+        acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
         first_verdicts = {s.lease: s for s in reversed(list(settlements))}
         for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
             match outcome := settlement.outcome:
-                case Retry(attempts_count=attempts):
-                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if statements.bury is not None:
-                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Ack(outputs) if outputs or settlement.group is not None:
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
                     group.leases.append(lease)
                     group.outputs.extend(outputs)
-                case Ack() | Dead():
+                case Ack():
+                    acked.append(lease)
+                case Retry(attempts_count=attempts):
+                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
+                case Dead(reason, text, attempts) if statements.bury is not None:
+                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
+                case Dead():
                     acked.append(lease)
         tally = _Tally()
         try:
-            await self._settle_or_split(statements.delete, acked, tally)
+            await self._write_or_split(statements.delete, acked, tally, _columns, list)
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
@@ -256,7 +262,7 @@ _OUTPUT_COLUMNS: Final = 8
 
 def leases_of(records: Records) -> frozenset[Lease]:
     """Read the leases that a statement returned."""
-    return frozenset(Lease(row_id, token) for row_id, token in records)
+    return frozenset(starmap(Lease, records))
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ from faststream.exceptions import AckMessage
 from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
-from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO
+from faststream_outbox.envelope import THE_MESSAGES_OWN
 
 
 def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
@@ -25,18 +25,27 @@ def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
 
 
 class WatchHandler(BaseMiddleware):
-    """Tells of what a handler raised, although a middleware around this one may make nothing of it."""
+    """Tells of what a handler, or the publishing of its answer, raised, although another middleware hides it."""
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Call the handler."""
         try:
             return await call_next(msg)
-        except AckMessage:
-            raise  # a way to return
-        except BaseException:
-            for delivery in msg.deliveries:
-                delivery.raised = True
+        except BaseException as error:
+            self._tell_of(error)
             raise
+
+    async def after_processed(self, exc_type: Any = None, exc_val: Any = None, exc_tb: Any = None) -> bool | None:
+        """Hear of it before the middlewares around this one do."""
+        if exc_val is not None:
+            self._tell_of(exc_val)
+        return await super().after_processed(exc_type, exc_val, exc_tb)
+
+    def _tell_of(self, error: BaseException) -> None:
+        if isinstance(error, AckMessage):
+            return  # a way to return
+        for delivery in self.msg if isinstance(self.msg, tuple) else (self.msg,):
+            delivery.raised = True
 
 
 class PropagateHeaders(BaseMiddleware):
@@ -45,11 +54,6 @@ class PropagateHeaders(BaseMiddleware):
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Call the handler and add the headers to its answer."""
         response = ensure_response(await call_next(msg))
-        inbound = {name: value for name, value in msg.headers.items() if name not in _THE_MESSAGES_OWN}
+        inbound = {name: value for name, value in msg.headers.items() if name not in THE_MESSAGES_OWN}
         response.headers = inbound | response.headers
         return response
-
-
-# These tell of the one message: how it is encoded, whom to answer, and what an inbox knows it by. The correlation id is
-# passed on by FastStream.
-_THE_MESSAGES_OWN = {CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO}

@@ -57,19 +57,19 @@ class Settler(Loop):
         self._writing = False
         self._hurrying = False
 
-    def put(self, settlement: Settlement) -> None:
-        """Hand over an outcome."""
-        self._basket(settlement).put(settlement)
+    def put(self, *settlements: Settlement) -> None:
+        """Hand over outcomes."""
+        self._terminal.put(s for s in settlements if not isinstance(s.outcome, Retry))
+        self._retry.put(s for s in settlements if isinstance(s.outcome, Retry))
         self._arrived.set()
 
     def take_over(self, handled: Handled) -> None:
         """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
-        settled = handled.settled
-        if settled.held or settled.lost:
-            self._close_books(settled, handled.settlements)
-        for settlement in handled.settlements:
-            if settlement.lease not in settled.held and settlement.lease not in settled.lost:
-                self.put(settlement)
+        left, done = handled.settlements, handled.settled.held | handled.settled.lost
+        if done:
+            self._close_books(handled.settled, handled.settlements)
+            left = [settlement for settlement in left if settlement.lease not in done]
+        self.put(*left)
 
     def hurry(self) -> None:
         """Wait for no company from now on: the subscriber is stopping."""
@@ -116,8 +116,7 @@ class Settler(Loop):
     def _take(self) -> list[Settlement]:
         now, all_of_them = time.monotonic(), self._no_company_comes()
         if self._refusals.due_at <= now:
-            for settlement in self._refusals.take():
-                self._basket(settlement).put(settlement)
+            self.put(*self._refusals.take())
         baskets = (self._terminal, self._retry)
         return [s for basket in baskets if all_of_them or basket.due_at <= now for s in basket.take()]
 
@@ -137,28 +136,39 @@ class Settler(Loop):
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
         queues: set[str] = set()
-        for held in self._ledger.strike(settled.held):
-            outcome = verdicts[held.lease]
-            self._journal.settled(held, outcome)
+        struck = self._ledger.strike(settled.held)
+        outcomes = [verdicts[held.lease] for held in struck]
+        self._journal.settled(struck, outcomes)
+        for outcome in outcomes:
             match outcome:
                 case Retry():
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        for held in self._ledger.strike(settled.lost):
+        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
+        for held in self._ledger.strike(settled.lost - torn):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
+        for lease in torn:
+            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
+            if (left := self._ledger.find(lease)) is not None:
+                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
-        """Put back what is still to be written, unless its lease is over: then others have it, or will."""
+        """Put back what is still to be written, unless its lease is over: then others have it, or will.
+
+        A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
+        """
         unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        lasting = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        kept, groups = {s.lease for s in standing}, {s.group for s in standing} - {None}
+        lasting = [s for s in unsettled if s.lease in kept or s.group in groups]
         self._terminal.put_back([s for s in lasting if self._basket(s) is self._terminal])
         self._retry.put_back([s for s in lasting if self._basket(s) is self._retry])
-        kept = {s.lease for s in lasting}
-        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in kept):
+        put_back = {s.lease for s in lasting}
+        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
             self._abandon(held)
 
     def _refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
