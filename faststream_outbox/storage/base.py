@@ -91,10 +91,6 @@ class StoreConnection(ABC):
         """
 
     @abstractmethod
-    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
-        """Write what became of the first rows of runs, if their lease still holds, and end it."""
-
-    @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases; what does not come back has been lost, or is locked by somebody at this moment."""
 
@@ -103,7 +99,7 @@ class StoreConnection(ABC):
         """Give back rows that were not started, their delivery uncounted; a suspect stays one."""
 
     @abstractmethod
-    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
         """Write outcomes, one statement per kind; a row that makes its statement fail is set apart, not the batch.
 
         `SettleInterruptedError` when the store stopped answering on the way.

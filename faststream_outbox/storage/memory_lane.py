@@ -78,12 +78,6 @@ class MemoryConnection(StoreConnection):
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
 
-    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
-        """Write what became of runs."""
-        settlements = list(settlements)
-        held = self._runs.settle(settlements)
-        return Settled(held, frozenset(each.lease for each in settlements) - held)
-
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
         return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
@@ -123,10 +117,13 @@ class MemoryConnection(StoreConnection):
             row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
         return frozenset(released)
 
-    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
         """Write outcomes."""
-        held, lost = set(), set()
-        settlements = sorted(settlements, key=attrgetter("lease"))
+        everything = sorted(settlements, key=attrgetter("lease"))
+        runs = [each for each in everything if isinstance(each, RunSettlement)]
+        held = set(self._runs.settle(runs))
+        lost = {run.lease for run in runs} - held
+        settlements = [each for each in everything if isinstance(each, Settlement)]
         torn = {s.group for s in settlements if s.group is not None and self._held(s.lease) is None}
         for settlement in settlements:
             lease, row = settlement.lease, self._held(settlement.lease)

@@ -114,7 +114,7 @@ class PostgresConnection(StoreConnection):
             return frozenset()
         return leases_of(await self._executor.fetch(self._statements.release, *_columns(given)))
 
-    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
@@ -190,12 +190,6 @@ class PostgresConnection(StoreConnection):
         return await self._runs.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
-
-    async def settle_runs(self, settlements: Iterable[RunSettlement]) -> Settled:
-        """Write what became of runs, all of them in one statement."""
-        settlements = list(settlements)
-        held = await self._runs.settle(settlements) if settlements else frozenset()
-        return Settled(held, frozenset(each.lease for each in settlements) - held)
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""

@@ -49,6 +49,16 @@ class RunSettlement:
     lease: Lease
     outcomes: Sequence[tuple[int, Outcome]]
 
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the head, with which the rest is written."""
+        return self.outcomes[0][1]
+
+    @property
+    def group(self) -> None:
+        """No group: a run is written as a whole anyway."""
+        return None
+
     def __post_init__(self) -> None:
         if not self.outcomes:
             raise ValueError("A run is settled with the outcome of its first row at least.")
