@@ -1,0 +1,31 @@
+"""The proof: workers are killed two hundred times, and every transfer is moved and notified exactly once."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from faststream_outbox.embedded import Database
+from tests.exactly_once.run import SEED, open_bank
+
+# More of them on demand.
+KILLS = int(os.environ.get("OUTBOX_TEST_KILLS", "200"))
+STOP_SHARE = 0.08
+
+
+@pytest.mark.timeout(120 + KILLS)
+async def test_every_transfer_is_moved_once_whoever_is_killed(outbox_postgres: Database, tmp_path: Path) -> None:
+    async with open_bank(outbox_postgres, tmp_path, seed=SEED) as bank:
+        await bank.strike(KILLS, stop_share=STOP_SHARE)
+        await bank.drain()
+        transfers, toll, counts = await bank.books.transfers(), bank.toll, bank.counts()
+        print(f"{transfers} transfers\n{toll}\n{dict(counts)}")  # noqa: T201 - what the proof is worth
+        assert await bank.books.violations() == {}
+    assert toll.kills == KILLS
+    # And it was no idle run: transactions were cut off at every point, and leases were lost by workers that lived on.
+    assert transfers >= KILLS
+    assert toll.kills_in_transaction >= KILLS // 10
+    assert toll.points.keys() >= {"UPDATE accounts", "INSERT ledger", "INSERT notifications"}
+    assert toll.stops_in_transaction > 0
+    assert counts["lease_lost"] > 0
+    assert counts["nacked_retried"] > 0
