@@ -12,11 +12,11 @@ from examples.bank.tables import Account, Base, Transfer, dlq_table, outbox_tabl
 from faststream_outbox import OutboxBroker
 
 ACCOUNTS: Final = 30
-# Only handlers have transactions of several statements: claims are statements of their own. One that is at work just
-# now may as well be over when it is heard of, and is not counted.
+# Has written, and waits for its client to go on. Only handlers' transactions do: a claim is a statement of its own.
+# Those in the middle of a statement may be over before they are heard of, and are not counted.
 _OPEN: Final = text(
-    "SELECT query FROM pg_stat_activity "
-    "WHERE datname = current_database() AND application_name = :name AND state = 'idle in transaction'"
+    "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name "
+    "AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
 )
 
 
@@ -61,7 +61,7 @@ class Books:
             return await session.scalar(select(func.count()).select_from(Transfer)) or 0
 
     async def open_transactions(self, worker: str) -> list[str]:
-        """Tell the latest statement of each transaction that a worker has open."""
+        """Tell the latest statement of each transaction in which a worker has written, and not yet committed."""
         async with self._sessions() as session:
             return list(await session.scalars(_OPEN, {"name": worker}))
 

@@ -18,9 +18,10 @@ SLOTS: Final = 2
 # Some die about when they have begun to work, which takes them a tenth of a second; the others at any time after.
 STILLBORN_SHARE: Final = 0.1
 LONGEST_BIRTH: Final = 0.1
-LONGEST_LIFE: Final = 0.7
+LONGEST_LIFE: Final = 0.6
+STOP_TRIES: Final = 20
 DRIVERS: Final[tuple[Driver, ...]] = ("asyncpg", "psycopg")
-_TABLE: Final = re.compile(r"\b(accounts|ledger|notifications|outbox)\b")
+_WRITE: Final = re.compile(r'(UPDATE|INSERT INTO|DELETE FROM) "?(accounts|ledger|notifications|outbox)\b')
 
 # Whether there is nothing more to learn from further faults.
 Enough = Callable[[], Awaitable[bool]]
@@ -90,13 +91,23 @@ class Faults:
         self.toll.points.update(map(_point, open_transactions))
 
     async def _stop(self, worker: Worker) -> None:
-        worker.signal(signal.SIGSTOP)
         self.toll.stops += 1
-        self.toll.stops_in_transaction += bool(await self._books.open_transactions(worker.name))
+        self.toll.stops_in_transaction += await self._stop_in_transaction(worker)
         await asyncio.sleep(LEASE_SECONDS * self._rng.uniform(1.1, 1.8))
         worker.signal(signal.SIGCONT)
 
+    async def _stop_in_transaction(self, worker: Worker) -> bool:
+        """Stop a worker, in the middle of a transaction if it has one within a few tries."""
+        for _ in range(STOP_TRIES):
+            worker.signal(signal.SIGSTOP)
+            if await self._books.open_transactions(worker.name):
+                return True
+            worker.signal(signal.SIGCONT)
+            await asyncio.sleep(self._rng.uniform(0.0, 0.02))
+        worker.signal(signal.SIGSTOP)
+        return False
+
 
 def _point(query: str) -> str:
-    verb, table = query.split(maxsplit=1)[0].upper().rstrip(";"), _TABLE.search(query)
-    return f"{verb} {table[1]}" if table else verb
+    write = _WRITE.search(query)
+    return f"{write[1]} {write[2]}" if write else "something of the driver's"
