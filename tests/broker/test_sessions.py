@@ -428,7 +428,7 @@ async def test_an_engine_without_transactions_is_refused(postgres: PostgresBacke
 
     @broker.subscriber("q", retry_strategy=NoRetry())
     async def handle(number: int, session: OutboxSession) -> None:
-        raise AssertionError
+        raise AssertionError(number, session)
 
     await publish(broker, postgres, 1)
     async with started(broker):
@@ -443,11 +443,11 @@ async def test_memory_refuses_what_it_cannot_promise(postgres: PostgresBackend) 
 
     @broker.subscriber("q")
     async def handle(number: int, session: OutboxSession) -> None:
-        raise AssertionError
+        raise AssertionError(number, session)
 
     async with TestOutboxBroker(broker):
         with pytest.raises(NotImplementedError, match="with_real=True"):
-            await broker.publish(1, queue="q", session=None)  # type: ignore[arg-type] # as tests may
+            await broker.publish(1, queue="q", session=None)
 
 
 async def test_the_real_test_broker_shares_transactions(postgres: PostgresBackend) -> None:
@@ -458,7 +458,7 @@ async def test_the_real_test_broker_shares_transactions(postgres: PostgresBacken
         await write(session, number)
 
     async with TestOutboxBroker(broker, with_real=True):
-        await broker.publish(1, queue="q", session=None)  # type: ignore[arg-type] # as tests may
+        await broker.publish(1, queue="q", session=None)
         await until_empty(postgres)
     assert await effects(postgres) == [1]
 

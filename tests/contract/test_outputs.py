@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settled, Settlement
+from faststream_outbox.storage import Ack, NewRow, OutboxRow, Retry, Settled, Settlement
 from tests.backends import Backend, everywhere
 
 HOUR = timedelta(hours=1)
@@ -118,3 +118,34 @@ async def test_one_batch_takes_acks_with_and_without_outputs(backend: Backend) -
 def test_what_is_no_output_is_refused(outputs: object) -> None:
     with pytest.raises(TypeError, match="a tuple of NewRow"):
         Ack(outputs)  # type: ignore[arg-type]
+
+
+async def test_a_group_is_settled_whole(backend: Backend) -> None:
+    rows = await claimed(backend, 3)
+    answers = (NewRow("out", b"answer"), NewRow("out", b"another"))
+    settled = await settle(
+        backend, *(Settlement(row.lease, Ack(answers if row is rows[1] else ()), group=7) for row in rows)
+    )
+    assert settled.held == {row.lease for row in rows}
+    assert [row.payload for row in await backend.rows()] == [b"answer", b"another"]
+
+
+async def test_of_a_group_that_has_lost_a_lease_nothing_is_settled(backend: Backend) -> None:
+    """Neither its outputs nor its other rows; another group of the same statement is none the worse for it."""
+    *torn, gone, one, two = await claimed(backend, 5)
+    assert (await settle(backend, Settlement(gone.lease, Ack()))).held
+    settled = await settle(
+        backend,
+        *(Settlement(row.lease, Ack((NewRow("out", b"torn"),)), group=1) for row in (*torn, gone)),
+        *(Settlement(row.lease, Ack((NewRow("out", b"whole"),)), group=2) for row in (one, two)),
+    )
+    assert settled.held == {one.lease, two.lease}
+    assert settled.lost == {row.lease for row in (*torn, gone)}
+    left = sorted((row.queue, row.payload) for row in await backend.rows())
+    assert left == [("in", b"0"), ("in", b"1"), ("out", b"whole"), ("out", b"whole")]
+
+
+async def test_only_acknowledgements_are_grouped(backend: Backend) -> None:
+    [row] = await claimed(backend, 1)
+    with pytest.raises(TypeError, match="acknowledgements"):
+        Settlement(row.lease, Retry(1.0, 1), group=1)

@@ -210,3 +210,29 @@ async def test_a_row_of_a_publisher_without_tracing(traced: Traced, postgres: Po
     async with running(traced.broker):
         await traced.events.wait_for("acked")
     assert parent_of(traced.span("orders process")) == id_of(traced.span("orders create"))
+
+
+async def test_a_batch_handler_is_one_span_linked_to_all_its_messages(
+    traced: Traced, postgres: PostgresBackend
+) -> None:
+    broker, tracer = traced.broker, traced.tracers.get_tracer("shop")
+
+    @broker.subscriber("orders", batch=True, max_wait_ms=20_000, max_records=2)
+    @broker.publisher("sums")
+    async def handle(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    async with running(broker):
+        for name in ("one", "two"):
+            with tracer.start_as_current_span(name):
+                await publish(postgres, broker, [1])
+        await traced.events.wait_for("acked", 2)
+    process, answer = traced.span("orders process"), traced.span("sums publish")
+    assert dict(process.attributes or {})["messaging.batch.message_count"] == 2
+    [begun] = [span for span in traced.spans("orders create") if span.links]
+    creates = {id_of(span) for span in traced.spans("orders create") if span is not begun}
+    assert {link.context.span_id for link in begun.links} == creates
+    assert len(creates) == 2
+    assert parent_of(process) == id_of(begun), "as with FastStream's other brokers"
+    assert parent_of(answer) == id_of(process)
+    assert traced.meters.read("messaging.process.messages", "messaging.destination_publish.name") == {"orders": 2}

@@ -1,0 +1,126 @@
+"""How rows are gathered for a call, and how those that failed together are kept apart."""
+
+import asyncio
+import time
+from itertools import chain, count
+from uuid import uuid4
+
+import pytest
+
+from faststream_outbox.storage import Ack, Lease, NewRow, OutboxRow, Retry, Settlement
+from faststream_outbox.subscriber.company import Company
+from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.outbasket import Outbasket
+from tests.backends import MemoryBackend
+
+_IDS = count(1)
+
+
+async def rows(count: int, *, attempts: int = 0) -> list[OutboxRow]:
+    backend = MemoryBackend()
+    await backend.insert(*(NewRow("q", b"") for _ in range(count)))
+    claimed = (await backend.claim("q", limit=count)).rows
+    for row in claimed:
+        row.id, row.attempts_count, row.claimed_at = next(_IDS), attempts, time.monotonic()
+    return claimed
+
+
+def admit(ledger: Ledger, some: list[OutboxRow]) -> None:
+    ledger.add(some, time.monotonic() + 60)
+    ledger.admit_all()
+
+
+def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
+    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, company=company)) for row in some]
+
+
+async def gather(gatherer: Gatherer) -> int:
+    async with asyncio.timeout(5):
+        return len(await gatherer.gather())
+
+
+async def test_those_that_failed_together_come_in_halves() -> None:
+    ledger = Ledger()
+    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    admit(ledger, some := await rows(7))
+    assert await gather(gatherer) == 7
+    for row in some:
+        row.attempts_count = 1
+    gatherer.learn(failed(some, 7))
+    admit(ledger, some)
+    assert [await gather(gatherer) for _ in range(3)] == [3, 3, 1]
+    gatherer.learn(failed(some[:3], 3))
+    admit(ledger, some[:3])
+    assert [await gather(gatherer) for _ in range(3)] == [1, 1, 1]
+
+
+async def test_fresh_rows_are_not_kept_small_for_the_sake_of_others() -> None:
+    ledger = Ledger()
+    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    suspicious, fresh = await rows(4), await rows(50)
+    gatherer.learn(failed(suspicious, 4))
+    admit(ledger, [*suspicious, *fresh])
+    assert [await gather(gatherer) for _ in range(3)] == [2, 2, 50]
+
+
+async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
+    company = Company(100)
+    one, two = await rows(2)
+    for row in (one, two):
+        company.failed(row.id, 10)
+        assert company.limit(row) == 5
+    gatherer = Gatherer(Ledger(), max_records=100, max_wait=0.0)
+    gatherer.learn(failed([one, two], 10))
+    gatherer.learn([Settlement(one.lease, Ack()), *failed([two], 1)])
+    ledger_rows = [one, two]
+    admit(gatherer._ledger, ledger_rows)
+    assert await gather(gatherer) == 2
+
+
+@pytest.mark.parametrize(("attempts", "limit"), [(0, 500), (1, 250), (3, 62), (8, 1), (9, 1), (10_000, 1)])
+async def test_attempts_count_for_halvings_where_nothing_else_is_known(attempts: int, limit: int) -> None:
+    [row] = await rows(1, attempts=attempts)
+    assert Company(500).limit(row) == limit
+
+
+async def test_a_suspect_is_alone() -> None:
+    [row] = await rows(1)
+    row.suspect = True
+    assert Company(500).limit(row) == 1
+
+
+async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faststream_outbox.subscriber.company._REMEMBERED", 3)
+    company = Company(100)
+    some = await rows(5)
+    for row in some:
+        company.failed(row.id, 10)
+    assert [company.limit(row) for row in some] == [100, 100, 5, 5, 5]
+
+
+async def test_a_call_that_runs_with_places_left_keeps_them() -> None:
+    ledger = Ledger()
+    admit(ledger, some := await rows(3))
+    ledger.take_places(7)
+    assert (len(ledger), ledger.occupied) == (3, 10)
+    waiting = asyncio.ensure_future(ledger.wait_for_change())
+    await asyncio.sleep(0)
+    ledger.free_places(7)
+    await asyncio.wait_for(waiting, 5)
+    assert ledger.occupied == 3
+    assert len(ledger.strike(row.lease for row in some)) == 3
+
+
+def settlements(count: int, group: int | None) -> list[Settlement]:
+    return [Settlement(Lease(next(_IDS), uuid4()), Ack(), group=group) for _ in range(count)]
+
+
+def test_a_group_is_not_torn_apart() -> None:
+    basket = Outbasket(batch_size=4, flush_interval=0.0)
+    put = [*settlements(3, None), *settlements(5, 1), *settlements(2, 2), *settlements(3, None)]
+    for settlement in put:
+        basket.put(settlement)
+    batches = [basket.take() for _ in range(3)]
+    assert [len(batch) for batch in batches] == [8, 4, 1]
+    assert list(chain(*batches)) == put
