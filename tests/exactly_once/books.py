@@ -46,14 +46,12 @@ class Books:
             if rng.random() < 0.95:
                 await session.commit()
 
-    async def ready(self) -> int:
-        """Count what is in the outbox and nobody has claimed."""
-        return sum(queue.ready for queue in await self._broker.stats())
-
-    async def waiting(self) -> int:
-        """Count what is in the outbox."""
+    async def waiting(self) -> tuple[int, int]:
+        """Count what is in the outbox: what nobody has claimed, and all of it."""
+        unclaimed = func.count().filter(outbox_table.c.acquired_token.is_(None))
         async with self._sessions() as session:
-            return await session.scalar(select(func.count()).select_from(outbox_table)) or 0
+            row = (await session.execute(select(unclaimed, func.count()).select_from(outbox_table))).one()
+            return row[0], row[1]
 
     async def transfers(self) -> int:
         """Count what was accepted."""

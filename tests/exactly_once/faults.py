@@ -79,7 +79,7 @@ class Faults:
         await asyncio.sleep(self._rng.uniform(0.0, LONGEST_LIFE))
         if stopped:
             await self._stop(worker)
-            await asyncio.sleep(self._rng.uniform(0.0, LONGEST_LIFE))
+            await asyncio.sleep(LONGEST_LIFE)  # enough to find out that it was not alone
 
     async def _kill(self, worker: Worker) -> None:
         # It is stopped first: whatever is open then cannot be committed any more.
@@ -93,7 +93,8 @@ class Faults:
     async def _stop(self, worker: Worker) -> None:
         self.toll.stops += 1
         self.toll.stops_in_transaction += await self._stop_in_transaction(worker)
-        await asyncio.sleep(LEASE_SECONDS * self._rng.uniform(1.1, 1.8))
+        # A lease is lost when somebody takes the row, and whoever is there may have others to take first.
+        await asyncio.sleep(LEASE_SECONDS * self._rng.uniform(1.5, 2.5))
         worker.signal(signal.SIGCONT)
 
     async def _stop_in_transaction(self, worker: Worker) -> bool:

@@ -21,8 +21,10 @@ from tests.exactly_once.workers import open_nursery
 SEED: Final = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
 # Enough for all workers to be busy, and few enough for a worker that is killed not to take too many with it: what it
 # held comes back when its lease is over, and then runs alone.
-MOST_READY: Final = 4
-MOST_WAITING: Final = 40
+MOST_UNCLAIMED: Final = 4
+MOST_WAITING: Final = 30
+# As workers count it: the lease of a row that was handled turned out to be lost.
+REFUSED: Final = "lease_lost:terminal"
 # The slowest way to an empty outbox: a few leases that run out, and suspects that run one by one.
 DRAIN_SECONDS: Final = 45.0
 
@@ -53,19 +55,23 @@ class Run:
         for _ in range(SLOTS):
             await self._faults.start()
         async with asyncio.timeout(DRAIN_SECONDS):
-            while await self.books.waiting():
+            while any(await self.books.waiting()):
                 await asyncio.sleep(0.05)
 
     def counts(self) -> Counter[str]:
         """What all workers counted."""
         return Counter(_counts(self._directory).read_text().split())
 
+    async def has_refused_a_commit(self) -> bool:
+        """Whether a handler was done, and its transaction rolled back because the row was another's by then."""
+        return self.counts()[REFUSED] > 0
+
     async def _keep_coming(self) -> None:
         while True:
-            if await self.books.ready() < MOST_READY and await self.books.waiting() < MOST_WAITING:
+            unclaimed, all_of_them = await self.books.waiting()
+            for _ in range(min(MOST_UNCLAIMED - unclaimed, MOST_WAITING - all_of_them)):
                 await self.books.accept(self._rng)
-            else:
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
 
 def _counts(directory: Path) -> Path:

@@ -20,8 +20,9 @@ async def work(orders: Orders, *, bell: int, lifeline: int) -> None:
     """Ring when at work; work until killed, or until whoever holds the other end of the lifeline is gone."""
     counts = os.open(orders.counts, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 
-    def record(event: str, _: Mapping[str, Any]) -> None:
-        os.write(counts, f"{event}\n".encode())  # at once: a worker that is killed has no time to tell
+    def record(event: str, tags: Mapping[str, Any]) -> None:
+        name = ":".join([event, *filter(None, [tags.get("phase")])])
+        os.write(counts, f"{name}\n".encode())  # at once: a worker that is killed has no time to tell
 
     engine = create_async_engine(orders.url, pool_size=CONNECTIONS, connect_args=orders.connect_args)
     hesitation = Hesitation(orders.rng)
