@@ -1,5 +1,6 @@
 """All that is taken from FastStream's private modules, so that a new FastStream can break one room only."""
 
+from faststream._internal._compat import json_loads
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
@@ -12,7 +13,7 @@ from faststream._internal.configs import (
     SubscriberSpecificationConfig,
     SubscriberUsecaseConfig,
 )
-from faststream._internal.constants import EMPTY
+from faststream._internal.constants import EMPTY, ContentTypes
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
@@ -46,6 +47,7 @@ __all__ = [
     "CallsCollection",
     "CodecProto",
     "ConfigComposition",
+    "ContentTypes",
     "CustomCallable",
     "DefaultCodec",
     "DefaultLoggerStorage",
@@ -76,6 +78,7 @@ __all__ = [
     "TestBroker",
     "default_filter",
     "get_broker_logger",
+    "json_loads",
     "make_logger_state",
     "process_msg",
 ]

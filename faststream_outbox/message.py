@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Self, cast
 
 from faststream.message import StreamMessage
@@ -58,7 +59,7 @@ class OutboxDelivery(OutboxRow):
     @classmethod
     def of(cls, row: OutboxRow) -> Self:
         """Begin the delivery of a row."""
-        return cls(*(getattr(row, name) for name in _ROW_FIELDS))
+        return cls(*_ROW_VALUES(row))
 
     async def decide(self, verdict: Verdict) -> None:
         """Give a verdict; the first one stands."""
@@ -68,7 +69,7 @@ class OutboxDelivery(OutboxRow):
                 await self.settle(self)
 
 
-_ROW_FIELDS = tuple(each.name for each in fields(OutboxRow))
+_ROW_VALUES = attrgetter(*(each.name for each in fields(OutboxRow)))
 
 
 class OutboxMessage(StreamMessage[OutboxDelivery]):

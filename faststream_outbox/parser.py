@@ -1,10 +1,12 @@
 """From rows to messages: FastStream's parsers and decoders for the outbox."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from faststream.message import StreamMessage, decode_message
 
+from faststream_outbox._faststream import ContentTypes, json_loads
 from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, REPLY_TO
 from faststream_outbox.message import OutboxBatchMessage, OutboxDelivery, OutboxMessage
 
@@ -30,8 +32,7 @@ class OutboxBatchParser:
     async def parse_batch(message: tuple[OutboxDelivery, ...]) -> OutboxBatchMessage:
         """Make one message of several rows; what it has once, it has from the first."""
         first, last = message[0], message[-1]
-        # FastStream's traces link to those of a batch that have a correlation id.
-        batch_headers = [{CORRELATION_ID: str(row.id), **(row.headers or {})} for row in message]
+        batch_headers = _headers_of_batch(message)
         headers = batch_headers[0]
         return OutboxBatchMessage(
             message,
@@ -48,9 +49,33 @@ class OutboxBatchParser:
     @staticmethod
     async def decode_batch(message: StreamMessage[Any]) -> list[Any]:
         """Decode every body, by its own content type."""
-        decode: Any = decode_message  # it asks for no more of a message than `_Body` has
         bodies = zip(message.body, message.batch_headers, strict=True)
-        return [decode(_Body(body, _text(headers.get(CONTENT_TYPE)))) for body, headers in bodies]
+        return [_decode(body, headers.get(CONTENT_TYPE)) for body, headers in bodies]
+
+
+def _headers_of_batch(rows: Sequence[OutboxDelivery]) -> list[dict[str, Any]]:
+    """Read the headers of every row; most rows of a batch have the same, which are read once."""
+    known: dict[str | None, dict[str, Any]] = {None: {}}
+    batch_headers = []
+    for row in rows:
+        headers = known.get(row.headers_json)
+        if headers is None:
+            headers = row.headers or {}
+            if not any(isinstance(value, dict | list) for value in headers.values()):  # which messages must not share
+                known[row.headers_json] = headers
+        # FastStream's traces link to those of a batch that have a correlation id.
+        batch_headers.append({CORRELATION_ID: str(row.id), **headers})
+    return batch_headers
+
+
+_JSON: Final = ContentTypes.JSON.value
+
+
+def _decode(body: bytes, content_type: object) -> Any:
+    if content_type == _JSON:
+        return json_loads(body)  # what FastStream comes to as well, and nearly every body is
+    decode: Any = decode_message  # it asks for no more of a message than `_Body` has
+    return decode(_Body(body, _text(content_type)))
 
 
 @dataclass(slots=True)

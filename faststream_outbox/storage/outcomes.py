@@ -77,6 +77,7 @@ class Dead:
 
 
 Outcome = Ack | Retry | Dead
+_OUTCOMES: Final = (Ack, Retry, Dead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Settlement:
     group: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.outcome, Ack | Retry | Dead):
+        if not isinstance(self.outcome, _OUTCOMES):
             raise TypeError(f"An outcome is Ack(), Retry(…) or Dead(…), not {self.outcome!r}.")
         if self.group is not None and not isinstance(self.outcome, Ack):
             raise TypeError(f"Only acknowledgements are written in a group, not {self.outcome!r}.")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -108,24 +109,26 @@ class PostgresConnection(StoreConnection):
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
-        acked, retried, dead = list[_Entry](), list[_Entry](), list[_Entry]()
+        acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
         first_verdicts = {s.lease: s for s in reversed(list(settlements))}
         for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
             match outcome := settlement.outcome:
-                case Retry(attempts_count=attempts):
-                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if statements.bury is not None:
-                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Ack(outputs) if outputs or settlement.group is not None:
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
                     group.leases.append(lease)
                     group.outputs.extend(outputs)
-                case Ack() | Dead():
+                case Ack():
+                    acked.append(lease)
+                case Retry(attempts_count=attempts):
+                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
+                case Dead(reason, text, attempts) if statements.bury is not None:
+                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
+                case Dead():
                     acked.append(lease)
         tally = _Tally()
         try:
-            await self._settle_or_split(statements.delete, acked, tally)
+            await self._write_or_split(statements.delete, acked, tally, _columns, list)
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
@@ -237,7 +240,7 @@ _OUTPUT_COLUMNS: Final = 8
 
 def leases_of(records: Records) -> frozenset[Lease]:
     """Read the leases that a statement returned."""
-    return frozenset(Lease(row_id, token) for row_id, token in records)
+    return frozenset(starmap(Lease, records))
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:

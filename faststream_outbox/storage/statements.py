@@ -69,7 +69,8 @@ _PARAMETER: Final = re.compile(r'"(?:[^"]|"")*"|\$(\d+)')
 
 
 def _epoch(column: str) -> str:
-    return f"extract(epoch FROM {column})::float8"
+    # EXTRACT would go through `numeric`, which costs the server more than all else about a column.
+    return f"date_part('epoch', {column})"
 
 
 # The fields of `OutboxRow`, in their order.

@@ -8,8 +8,8 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settled, Settlement, SharedTransaction, Store
-from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.storage import Ack, NewRow, OutboxRow, Retry, Settled, Settlement, SharedTransaction, Store
+from faststream_outbox.subscriber.handling import Handled, free
 from faststream_outbox.subscriber.verdicts import Judge
 
 _GROUPS: Final = count(1)
@@ -18,13 +18,15 @@ _GROUPS: Final = count(1)
 class Call:
     """Turns what a handler did with its messages into what becomes of their rows."""
 
-    def __init__(self, store: Store, rows: Sequence[OutboxRow]) -> None:
+    def __init__(self, store: Store, rows: Sequence[OutboxRow], *, shares_transaction: bool) -> None:
         self._store = store
+        self._may_share = shares_transaction
         self._transaction: SharedTransaction | None = None
-        self.deliveries = tuple(OutboxDelivery.of(row) for row in rows)
+        self.deliveries = tuple(map(OutboxDelivery.of, rows))
+        company, open_session = len(rows), self._open_session
         for delivery in self.deliveries:
-            delivery.company = len(rows)
-            delivery.open_session = self._open_session
+            delivery.company = company
+            delivery.open_session = open_session
 
     @property
     def shares_a_transaction(self) -> bool:
@@ -37,6 +39,9 @@ class Call:
         return sum(delivery.verdict is not None for delivery in self.deliveries)
 
     def _open_session(self) -> AsyncSession:
+        if not self._may_share:
+            # Nor would its connection have been reckoned with, or what the handler raises been noticed.
+            raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
         if self._transaction is None:
             self._transaction = self._store.share_transaction()
         return self._transaction.session
@@ -63,10 +68,18 @@ class Call:
             committed = await self._transaction.settle(list(leases), _outputs(acked))
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
             return Handled(self._judge_acks(judge, failure, settlements))
-        return Handled(settlements, Settled(held=leases) if committed else Settled(lost=leases))
+        if committed:
+            return Handled(settlements, Settled(held=leases))
+        if len(acked) == 1:
+            return Handled(settlements, Settled(lost=leases))
+        return Handled([free(settlement, self._attempts(settlement)) for settlement in settlements])
+
+    def _attempts(self, settlement: Settlement) -> int:
+        return next(each.attempts_count for each in self.deliveries if each.id == settlement.lease.row_id)
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
-        return self._group([Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries])
+        settlements = [Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries]
+        return self._group(_in_step(settlements)) if len(settlements) > 1 else settlements
 
     def _judge_acks(self, judge: Judge, error: BaseException, settlements: Sequence[Settlement]) -> list[Settlement]:
         """Leave those to the retry strategy whose effects are rolled back: they were not handled after all."""
@@ -76,12 +89,12 @@ class Call:
                 delivery.verdict = None
                 settlement = Settlement(delivery.lease, judge.outcome(delivery, error))  # noqa: PLW2901 - judged anew
             judged.append(settlement)
-        return judged
+        return _in_step(judged)
 
     def _group(self, settlements: list[Settlement]) -> list[Settlement]:
         """Tie the acknowledgements of a batch together if it has outputs, which answer all of them."""
         outputs = tuple(output for delivery in self.deliveries for output in delivery.outputs)
-        if len(settlements) == 1 or not outputs:
+        if not outputs:
             return settlements
         group, grouped, left = next(_GROUPS), list[Settlement](), outputs
         for settlement in settlements:
@@ -93,3 +106,20 @@ class Call:
 
 def _outputs(settlements: Sequence[Settlement]) -> list[NewRow]:
     return [output for each in settlements if isinstance(each.outcome, Ack) for output in each.outcome.outputs]
+
+
+def _in_step(settlements: list[Settlement]) -> list[Settlement]:
+    """Let those that failed together, and as often, come back together: a strategy's jitter would scatter them."""
+    soonest: dict[int, float] = {}
+    for each in settlements:
+        if isinstance(outcome := each.outcome, Retry) and outcome.company > 1:
+            attempts, delay = outcome.attempts_count, outcome.delay_seconds
+            soonest[attempts] = min(delay, soonest.get(attempts, delay))
+    if not soonest:
+        return settlements
+    return [
+        replace(each, outcome=replace(outcome, delay_seconds=soonest[outcome.attempts_count]))
+        if isinstance(outcome := each.outcome, Retry) and outcome.company > 1
+        else each
+        for each in settlements
+    ]

@@ -16,18 +16,30 @@ class Company:
     alone after as many failures as it takes to halve the largest call.
     """
 
-    def __init__(self, max_records: int) -> None:
+    def __init__(self, max_records: int, max_deliveries: int | None = None) -> None:
         self._most = max_records
+        self._max_deliveries = max_deliveries
         self._failed: OrderedDict[int, int] = OrderedDict()
 
     def limit(self, row: OutboxRow) -> int:
         """Tell with how many rows, itself included, a row may be handled."""
-        if self._most == 1 or row.suspect:
+        if self._most == 1 or row.suspect or self._delivered_too_often(row):
             return 1
         failed = self._failed.get(row.id)
         if failed is not None:
             return max(1, failed // 2)
         return self._most if not row.attempts_count else max(1, self._most >> min(row.attempts_count, 64))
+
+    def is_given_up(self, row: OutboxRow) -> bool:
+        """Tell whether a row was delivered too often; not before it was alone, because others may be to blame."""
+        return self._delivered_too_often(row) and (self._most == 1 or row.suspect or not self._in_company(row))
+
+    def _delivered_too_often(self, row: OutboxRow) -> bool:
+        return self._max_deliveries is not None and row.deliveries_count > self._max_deliveries
+
+    def _in_company(self, row: OutboxRow) -> bool:
+        """Whether a row had company when it last failed, for all we know."""
+        return row.id in self._failed or (row.attempts_count > 0 and self._most >> min(row.attempts_count - 1, 64) > 1)
 
     def failed(self, row_id: int, count: int) -> None:
         """Take note that a call failed that had so many rows, this one among them."""

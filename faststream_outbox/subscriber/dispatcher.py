@@ -1,6 +1,7 @@
 """Runs handlers: each worker takes rows, has them handled in one call, and hands the outcomes over."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,7 +33,6 @@ class Worker(Loop):
         *,
         journal: Journal,
         pace: Pace,
-        max_deliveries: int | None,
         interruptible: bool = True,
     ) -> None:
         super().__init__(journal.monitor)
@@ -42,7 +42,6 @@ class Worker(Loop):
         self._settler = settler
         self._journal = journal
         self._pace = pace
-        self._max_deliveries = max_deliveries
         self._interruptible = interruptible
 
     async def step(self) -> None:
@@ -56,7 +55,7 @@ class Worker(Loop):
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False
-        if self._max_deliveries is not None and held.row.deliveries_count > self._max_deliveries:
+        if self._gatherer.is_given_up(held):
             self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
             return False
         return True
@@ -64,9 +63,10 @@ class Worker(Loop):
     async def _run_handler(self, rows: Sequence[Held]) -> None:
         empty = self._gatherer.max_records - len(rows)
         self._ledger.take_places(empty)
+        began_at = time.monotonic()
         for held in rows:
-            held.begin()
-            self._journal.dispatched(held)
+            held.began_at = began_at
+        self._journal.dispatched(rows)
         try:
             handled = await self._handle([held.row for held in rows])
         except BaseException as error:
@@ -76,8 +76,9 @@ class Worker(Loop):
                 self._conclude(Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]))
             raise
         finally:
+            ended_at = time.monotonic()
             for held in rows:
-                held.end()
+                held.ended_at = ended_at
             self._pace.observe(rows[0].duration / len(rows))
             self._ledger.free_places(empty)
         self._conclude(handled)

@@ -14,9 +14,9 @@ class Gatherer:
     Rows stay in the ledger until the call begins, so that others may have them meanwhile.
     """
 
-    def __init__(self, ledger: Ledger, *, max_records: int, max_wait: float) -> None:
+    def __init__(self, ledger: Ledger, *, max_records: int, max_wait: float, max_deliveries: int | None = None) -> None:
         self._ledger = ledger
-        self._company = Company(max_records)
+        self._company = Company(max_records, max_deliveries)
         self.max_records = max_records
         self._max_wait = max_wait
         self._hurrying = False
@@ -25,6 +25,10 @@ class Gatherer:
         """Wait for no company from now on: the subscriber is stopping."""
         self._hurrying = True
         self._ledger.stir()
+
+    def is_given_up(self, held: Held) -> bool:
+        """Tell whether a row was delivered too often to be run once more."""
+        return self._company.is_given_up(held.row)
 
     def learn(self, settlements: Iterable[Settlement]) -> None:
         """Take note of what became of a call's rows: those that failed together meet fewer next time."""

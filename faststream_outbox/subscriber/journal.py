@@ -25,12 +25,20 @@ class Journal:
         for queue, count in counts.items():
             self.monitor.record("fetched", queue=queue, count=count)
 
-    def dispatched(self, held: Held) -> None:
+    def dispatched(self, rows: Sequence[Held]) -> None:
         """Tell that a handler is about to run."""
-        self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.row.payload))
+        if self.monitor.counts:
+            for held in rows:
+                self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.row.payload))
 
-    def settled(self, held: Held, outcome: Outcome) -> None:
-        """Tell that an outcome was written."""
+    def settled(self, written: Sequence[tuple[Held, Outcome]]) -> None:
+        """Tell that outcomes were written."""
+        counts = self.monitor.counts
+        for held, outcome in written:
+            if counts or not isinstance(outcome, Ack):  # of which the log has nothing to tell
+                self._settled(held, outcome)
+
+    def _settled(self, held: Held, outcome: Outcome) -> None:
         tags = {**_row_tags(held), **_duration(held)}
         match outcome:
             case Ack(outputs=outputs):

@@ -37,14 +37,6 @@ class Held:
             return 0.0
         return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began_at
 
-    def begin(self) -> None:
-        """Take note that the handler begins."""
-        self.began_at = time.monotonic()
-
-    def end(self) -> None:
-        """Take note that the handler has ended."""
-        self.ended_at = time.monotonic()
-
 
 class Ledger:
     """Where the parts of a subscriber meet: the claimer adds, a worker takes, the settler strikes out."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.metrics import ignore
 from faststream_outbox.subscriber.events import Monitor
 
 
@@ -15,6 +16,11 @@ class BrokerMonitor(Monitor):
         self._config = config
         self._tags = {"subscriber": subscriber} if subscriber else {}
         self._origin = {**self._tags, "queue": ",".join(queues)} if queues else self._tags
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a recorder."""
+        return self._config.metrics_recorder is not ignore
 
     def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
         """Write through the broker's logger; what is not about one row tells of which subscriber it is."""

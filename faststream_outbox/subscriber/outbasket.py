@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from faststream_outbox.storage import Settlement
 
@@ -19,9 +19,10 @@ class Outbasket:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, settlement: Settlement) -> None:
-        """Put an outcome in; its age counts from now."""
-        self._waiting.append((time.monotonic(), settlement))
+    def put(self, settlements: Iterable[Settlement]) -> None:
+        """Put outcomes in; their age counts from now."""
+        now = time.monotonic()
+        self._waiting.extend((now, settlement) for settlement in settlements)
 
     def put_back(self, settlements: Sequence[Settlement]) -> None:
         """Put outcomes back that could not be written; they come first and have waited long enough."""

@@ -109,14 +109,18 @@ class Pipeline:
             expect=self._claimer.expect,
             announce=announcer.announce,
         )
-        self._gatherer = Gatherer(self._ledger, max_records=options.max_records, max_wait=options.max_wait)
+        self._gatherer = Gatherer(
+            self._ledger,
+            max_records=options.max_records,
+            max_wait=options.max_wait,
+            max_deliveries=options.max_deliveries,
+        )
         self._dispatcher = Dispatcher(
             [
                 Worker(
                     *(self._ledger, self._gatherer, handle, self._settler),
                     journal=journal,
                     pace=pace,
-                    max_deliveries=options.max_deliveries,
                     interruptible=interruptible,
                 )
                 for _ in range(options.max_workers)

@@ -86,7 +86,7 @@ class Puller:
         """Write what became of a row, and return when it is written; the first outcome stands."""
         held = self._ledger.find(lease)
         if held is not None and held.ended_at is None:
-            held.end()
+            held.ended_at = time.monotonic()
             self._settler.put(Settlement(lease, outcome))
         await self._ledger.wait_until_gone(lease)
 
@@ -137,10 +137,10 @@ class Puller:
             if held is None or self._ending.begun:  # what came too late is still in the ledger, to be given back
                 continue
             if self._max_deliveries is None or held.row.deliveries_count <= self._max_deliveries:
-                held.begin()
-                self._journal.dispatched(held)
+                held.began_at = time.monotonic()
+                self._journal.dispatched([held])
                 return held
-            held.end()
+            held.ended_at = time.monotonic()
             self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
         return None
 

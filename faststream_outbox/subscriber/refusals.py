@@ -36,6 +36,8 @@ class Refusals:
 
     def forget(self, leases: Iterable[Lease]) -> None:
         """Forget how often these were tried: they are settled, or get another outcome."""
+        if not self._tries:
+            return
         for lease in leases:
             self._tries.pop(lease, None)
 

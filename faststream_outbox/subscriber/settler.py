@@ -10,7 +10,7 @@ from typing import Final
 
 from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.events import describe
-from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.handling import Handled, free
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -57,19 +57,19 @@ class Settler(Loop):
         self._writing = False
         self._hurrying = False
 
-    def put(self, settlement: Settlement) -> None:
-        """Hand over an outcome."""
-        self._basket(settlement).put(settlement)
+    def put(self, *settlements: Settlement) -> None:
+        """Hand over outcomes."""
+        self._terminal.put(s for s in settlements if not isinstance(s.outcome, Retry))
+        self._retry.put(s for s in settlements if isinstance(s.outcome, Retry))
         self._arrived.set()
 
     def take_over(self, handled: Handled) -> None:
         """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
-        settled = handled.settled
-        if settled.held or settled.lost:
-            self._close_books(settled, handled.settlements)
-        for settlement in handled.settlements:
-            if settlement.lease not in settled.held and settlement.lease not in settled.lost:
-                self.put(settlement)
+        left, done = handled.settlements, handled.settled.held | handled.settled.lost
+        if done:
+            self._close_books(handled.settled, handled.settlements)
+            left = [settlement for settlement in left if settlement.lease not in done]
+        self.put(*left)
 
     def hurry(self) -> None:
         """Wait for no company from now on: the subscriber is stopping."""
@@ -116,8 +116,7 @@ class Settler(Loop):
     def _take(self) -> list[Settlement]:
         now, all_of_them = time.monotonic(), self._no_company_comes()
         if self._refusals.due_at <= now:
-            for settlement in self._refusals.take():
-                self._basket(settlement).put(settlement)
+            self.put(*self._refusals.take())
         baskets = (self._terminal, self._retry)
         return [s for basket in baskets if all_of_them or basket.due_at <= now for s in basket.take()]
 
@@ -137,16 +136,20 @@ class Settler(Loop):
     def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
         queues: set[str] = set()
-        for held in self._ledger.strike(settled.held):
-            outcome = verdicts[held.lease]
-            self._journal.settled(held, outcome)
+        written = [(held, verdicts[held.lease]) for held in self._ledger.strike(settled.held)]
+        self._journal.settled(written)
+        for _, outcome in written:
             match outcome:
                 case Retry():
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        for held in self._ledger.strike(settled.lost):
+        torn = {each.lease: each for each in batch if each.group is not None and each.lease in settled.lost}
+        for held in self._ledger.strike(lease for lease in settled.lost if lease not in torn):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
+        for lease, settlement in torn.items():
+            if (left := self._ledger.find(lease)) is not None:
+                self.put(free(settlement, left.row.attempts_count))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)

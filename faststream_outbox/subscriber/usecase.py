@@ -156,10 +156,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
-        judge, store = self.judge, self._outer_config.store
+        judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
 
         async def handle(rows: Sequence[OutboxRow]) -> Handled:
-            call = Call(store, rows)
+            call = Call(store, rows, shares_transaction=sharing)
             return await call.conclude(judge, await self._run(call))
 
         self._pipeline = Pipeline(

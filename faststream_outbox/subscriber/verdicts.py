@@ -17,6 +17,8 @@ from faststream_outbox.subscriber.events import Monitor
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
 _LONGEST_SUMMARY: Final = 1024
+# What becomes of most rows.
+_HANDLED: Final = Ack()
 
 
 class Interrupted(Exception):  # noqa: N818 - nobody's fault
@@ -48,7 +50,7 @@ class Judge:
                 # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
                 return self._dead("rejected", delivery, error)
             case Acked():
-                return Ack(tuple(delivery.outputs))
+                return Ack(tuple(delivery.outputs)) if delivery.outputs else _HANDLED
             case Rejected():
                 return self._dead("rejected", delivery, error)
             case Nacked(delay, alone):

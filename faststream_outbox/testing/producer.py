@@ -89,7 +89,8 @@ class DeliveringProducer(OutboxProducer):
 
     async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
         lane = MemoryConnection(self._store)
-        call = Call(self._store, [lane.lease(row, subscriber.config.options.lease_seconds) for row in rows])
+        leased = [lane.lease(row, subscriber.config.options.lease_seconds) for row in rows]
+        call = Call(self._store, leased, shares_transaction=subscriber.shares_transactions)
         error = None
         try:
             await subscriber.process(call)

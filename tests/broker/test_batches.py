@@ -158,6 +158,39 @@ async def test_one_poison_row_is_found_by_halving_and_dies_alone(postgres: Postg
     assert len(calls) < 2 * 6 + len(sizes)
 
 
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_max_deliveries_buries_no_innocents(postgres: PostgresBackend, limit: int) -> None:
+    broker, done = broker_on(postgres), set[int]()
+
+    @broker.subscriber("q", batch=True, max_deliveries=limit, retry_strategy=AT_ONCE)
+    async def handle(numbers: list[int]) -> None:
+        if 13 in numbers:
+            raise ValueError(13)
+        done.update(numbers)
+
+    await publish(broker, postgres, *range(32))
+    async with started(broker):
+        await until_empty(postgres)
+    assert done == set(range(32)) - {13}
+    assert [each.payload for each in await postgres.dead_letters()] == [b"13"]
+
+
+async def test_a_failed_batch_comes_back_in_halves_although_delays_are_scattered(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+    scattered = ConstantRetry(delay_seconds=0.5, jitter_factor=0.9)
+
+    @broker.subscriber("q", batch=True, retry_strategy=scattered)
+    async def handle(numbers: list[int]) -> None:
+        calls.append(numbers)
+        if len(calls) == 1:
+            raise ValueError
+
+    await publish(broker, postgres, *range(64))
+    async with started(broker):
+        await until_empty(postgres)
+    assert [len(call) for call in calls] == [64, 32, 32]
+
+
 async def test_a_process_that_knows_nothing_of_a_failure_halves_by_attempts(postgres: PostgresBackend) -> None:
     broker, calls = broker_on(postgres), list[int]()
 
@@ -294,12 +327,14 @@ async def test_an_answer_goes_with_those_that_were_acked(postgres: PostgresBacke
 
 async def test_an_answer_is_not_written_if_one_of_its_messages_was_lost(postgres: PostgresBackend) -> None:
     records = Records()
-    broker = broker_on(postgres, records)
+    broker = broker_on(postgres, records, graceful_timeout=0.1)
     called, go_on = asyncio.Event(), asyncio.Event()
 
     @broker.publisher("answers")
     @broker.subscriber("q", batch=True)
     async def handle(numbers: list[int]) -> int:
+        if called.is_set():
+            await asyncio.Event().wait()  # the rest of them, again
         called.set()
         await go_on.wait()
         return sum(numbers)
@@ -310,7 +345,10 @@ async def test_an_answer_is_not_written_if_one_of_its_messages_was_lost(postgres
         await postgres.run("UPDATE outbox SET acquired_token = gen_random_uuid() WHERE payload = '2'")
         go_on.set()
         await until(lambda: records.named("lease_lost"))
-    assert {(row.queue, row.payload) for row in await postgres.rows()} == {("q", b"1"), ("q", b"2"), ("q", b"3")}
+    rows = {row.payload: row for row in await postgres.rows() if row.queue == "q"}
+    assert (len(await postgres.rows()), set(rows)) == (3, {b"1", b"2", b"3"})
+    assert {rows[body].acquired_token for body in (b"1", b"3")} == {None}, "whose lease holds is free again"
+    assert [record.row_id for record in records.named("lease_lost")] == [rows[b"2"].id]
 
 
 async def test_middlewares_parser_decoder_and_filters_see_the_batch(postgres: PostgresBackend) -> None:

@@ -119,8 +119,32 @@ def settlements(count: int, group: int | None) -> list[Settlement]:
 def test_a_group_is_not_torn_apart() -> None:
     basket = Outbasket(batch_size=4, flush_interval=0.0)
     put = [*settlements(3, None), *settlements(5, 1), *settlements(2, 2), *settlements(3, None)]
-    for settlement in put:
-        basket.put(settlement)
+    basket.put(put)
     batches = [basket.take() for _ in range(3)]
     assert [len(batch) for batch in batches] == [8, 4, 1]
     assert list(chain(*batches)) == put
+
+
+async def test_a_row_is_not_given_up_for_deliveries_in_company() -> None:
+    company = Company(8, max_deliveries=2)
+    one, two = await rows(2)
+    for row in (one, two):
+        row.deliveries_count = 3
+        company.failed(row.id, 2)
+        assert company.limit(row) == 1, "now it is tried alone"
+        assert not company.is_given_up(row)
+    company.forget(one.id)  # it failed alone
+    one.attempts_count = 5
+    assert company.is_given_up(one)
+    two.suspect = True
+    assert company.is_given_up(two), "suspects were alone"
+
+
+async def test_attempts_tell_whether_a_row_was_alone_where_nothing_else_is_known() -> None:
+    company = Company(8, max_deliveries=2)
+    [row] = await rows(1)
+    row.deliveries_count = 10
+    verdicts = []
+    for row.attempts_count in range(6):
+        verdicts.append(company.is_given_up(row))
+    assert verdicts == [True, False, False, False, True, True]
