@@ -3,8 +3,8 @@
 import asyncio
 import os
 import select
-import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ from faststream_outbox.embedded import Database
 from tests.exactly_once.books import Books
 from tests.exactly_once.orders import Orders
 from tests.exactly_once.workers import ANSWER_SECONDS, open_nursery
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="who has ended is asked of Linux")
 
 
 @pytest.fixture
@@ -29,34 +27,33 @@ async def orders(outbox_postgres: Database, tmp_path: Path) -> AsyncIterator[Ord
 
 async def is_gone(watch: int) -> bool:
     ready, *_ = await asyncio.to_thread(select.select, [watch], [], [], ANSWER_SECONDS)
-    os.close(watch)
     return bool(ready)
 
 
 async def test_a_worker_that_is_killed_is_gone(orders: Orders) -> None:
     async with open_nursery() as workers:
         worker = await workers.start(orders)
-        watch = os.pidfd_open(worker.pid)
         await workers.kill(worker)
-        assert await is_gone(watch)
+        assert await is_gone(worker.handle)
 
 
 async def test_workers_end_with_the_nursery(orders: Orders) -> None:
     async with open_nursery() as workers:
-        watch = os.pidfd_open((await workers.start(orders)).pid)
+        watch = os.dup((await workers.start(orders)).handle)
     assert await is_gone(watch)
+    os.close(watch)
 
 
 async def test_workers_end_when_the_nursery_is_killed(orders: Orders) -> None:
     async with open_nursery() as workers:
-        watch = os.pidfd_open((await workers.start(orders)).pid)
-        os.kill(workers.nursery_pid, signal.SIGKILL)
-        assert await is_gone(watch)
+        worker = await workers.start(orders)
+        workers.nursery.kill()
+        assert await is_gone(worker.handle)
 
 
 async def test_a_worker_that_ends_by_itself_is_told_of(orders: Orders) -> None:
     async with open_nursery() as workers:
-        worker = await workers.start(Orders(**{**vars(orders), "variant": "nothing of the kind"}))
-        assert await is_gone(os.pidfd_open(worker.pid))
+        worker = await workers.start(replace(orders, variant="nothing of the kind"))
+        assert await is_gone(worker.handle)
         with pytest.raises(AssertionError, match="ended by itself, with status 1"):
             await workers.kill(worker)

@@ -1,4 +1,4 @@
-"""Workers as a test sees them: asked for at the nursery, signalled by their ids, and none left behind."""
+"""Workers as a test sees them: asked for at the nursery, signalled one by one, and none left behind."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,35 +20,35 @@ ANSWER_SECONDS: Final = 30.0
 
 @dataclass(frozen=True)
 class Worker:
-    """A process. Its id is its own until it is reaped, and that is up to us."""
+    """A process, held by a handle: its id may be another's when the nursery has died, and its signals with it."""
 
     pid: int
+    handle: int
     name: str
     at_work: asyncio.Event
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
-        os.kill(self.pid, number)
+        signal.pidfd_send_signal(self.handle, number)
 
 
 class Workers:
     """The nursery, asked one thing at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, bell: asyncio.StreamReader) -> None:
-        self._process = process
+        self.nursery = process
         self._bell = bell
+        self._handles = ExitStack()
         self._lock = asyncio.Lock()
         self._at_work: dict[str, asyncio.Event] = {}
-
-    @property
-    def nursery_pid(self) -> int:
-        """The id of the nursery."""
-        return self._process.pid
 
     async def start(self, orders: Orders) -> Worker:
         """Start a worker; what comes back has not begun to work."""
         at_work = self._at_work[orders.name] = asyncio.Event()
-        return Worker(await self._ask("fork", asdict(orders)), orders.name, at_work)
+        pid = await self._ask("fork", asdict(orders))
+        handle = os.pidfd_open(pid)
+        self._handles.callback(os.close, handle)
+        return Worker(pid, handle, orders.name, at_work)
 
     async def kill(self, worker: Worker) -> None:
         """Kill a worker, and see it gone; one that was gone before has crashed."""
@@ -61,12 +61,24 @@ class Workers:
         while name := (await self._bell.readline()).decode().strip():
             self._at_work[name].set()
 
+    async def close(self) -> None:
+        """End the nursery, and all of its workers with it."""
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.close()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.nursery.wait()
+        except TimeoutError:
+            self.nursery.kill()  # workers see that, and leave
+            await self.nursery.wait()
+        self._handles.close()
+
     async def _ask(self, request: str, argument: Any) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self.nursery.stdin is not None
+        assert self.nursery.stdout is not None
         async with self._lock, asyncio.timeout(ANSWER_SECONDS):
-            self._process.stdin.write(f"{json.dumps([request, argument])}\n".encode())
-            return int(await self._process.stdout.readline())
+            self.nursery.stdin.write(f"{json.dumps([request, argument])}\n".encode())
+            return int(await self.nursery.stdout.readline())
 
 
 @asynccontextmanager
@@ -91,18 +103,7 @@ async def open_nursery() -> AsyncIterator[Workers]:
         try:
             yield workers
         finally:
-            await _close(process)
+            await workers.close()
             await listening  # the pipe ends with the last who could write to it
     finally:
         pipe.close()
-
-
-async def _close(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        process.kill()  # workers see that, and leave
-        await process.wait()
