@@ -6,8 +6,8 @@ from typing import Any
 
 from faststream.message import StreamMessage
 
-from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID
-from faststream_outbox.message import OutboxMessage
+from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, row_identity
+from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_message_id
 
 MessageId = str | int | None
@@ -45,9 +45,9 @@ def _relayed(message: StreamMessage[Any]) -> object:
 
 
 def _sent(message: StreamMessage[Any]) -> object:
-    if isinstance(message, OutboxMessage):
-        return message.message_id
     raw = message.raw_message
+    if isinstance(raw, OutboxRow):
+        return row_identity(raw)
     # RabbitMQ has a property for it. A mapping is what Redis gives, and has none.
     from_broker = None if isinstance(raw, Mapping) else getattr(raw, MESSAGE_ID, None)
     return message.headers.get(MESSAGE_ID) or from_broker or None

@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from faststream_outbox.storage.drivers import sqlstate
 
@@ -84,5 +84,21 @@ def _refuse_commit(session: Session) -> None:
         )
 
 
+def _guard_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Refuse the commit of a guarded session's connection too, of which the session would not hear."""
+
+    def refuse(connection: Connection) -> None:
+        try:
+            _refuse_commit(session)
+        except RuntimeError:
+            # An error at this point leaves SQLAlchemy unaware of what is open, and the pool would hand it on.
+            connection.invalidate()
+            raise
+
+    if _GUARDED in session.info and not transaction.nested:
+        event.listen(connection, "commit", refuse)
+
+
 # On the class, once, and so on every session there is.
 event.listen(Session, "before_commit", _refuse_commit)
+event.listen(Session, "after_begin", _guard_connection)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.drivers import Records, check_dialect, run_on, sqlstate
@@ -72,14 +72,15 @@ class InboxStore:
 
     async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
         session = self._sessions()
+        # Made first, so that it guards the connection as well.
+        transaction = InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
         try:
-            await session.begin()
             if await self._run(session, self._statements.record, consumer, message_id):
-                return InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
+                return transaction
         except BaseException:
-            await session.close()
+            await transaction.rollback()
             raise
-        await session.close()
+        await transaction.rollback()
         return None
 
     async def _holds(self, session: AsyncSession, consumer: str, message_id: str) -> bool:
@@ -88,6 +89,8 @@ class InboxStore:
     async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
         """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
         async with self._sessions() as session, session.begin():
+            # Two that clean up at a time would be told so as an error, under stricter isolation.
+            await self._connect(session, isolation_level="READ COMMITTED")
             [[count]] = await self._run(session, self._statements.clean, consumer, retention.total_seconds(), limit)
             return int(count)
 
@@ -96,12 +99,13 @@ class InboxStore:
         from faststream_outbox.storage.validation import validate_tables  # noqa: PLC0415 - Alembic is optional
 
         async with self._sessions() as session:
-            connection = await session.connection(bind_arguments={"clause": self.table})
-            await validate_tables(connection, [self.table])
+            await validate_tables(await self._connect(session), [self.table])
 
     async def _run(self, session: AsyncSession, statement: Statement, *args: Any) -> Records:
-        connection = await session.connection(bind_arguments={"clause": self.table})
-        return await connection.run_sync(run_on, statement, *args)
+        return await (await self._connect(session)).run_sync(run_on, statement, *args)
+
+    async def _connect(self, session: AsyncSession, **options: Any) -> AsyncConnection:
+        return await session.connection(bind_arguments={"clause": self.table}, execution_options=options or None)
 
 
 class InboxTransaction(GuardedTransaction):

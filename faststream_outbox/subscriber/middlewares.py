@@ -8,7 +8,7 @@ from faststream.exceptions import AckMessage
 from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
-from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO
+from faststream_outbox.envelope import THE_MESSAGES_OWN
 
 
 def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
@@ -45,11 +45,6 @@ class PropagateHeaders(BaseMiddleware):
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Call the handler and add the headers to its answer."""
         response = ensure_response(await call_next(msg))
-        inbound = {name: value for name, value in msg.headers.items() if name not in _THE_MESSAGES_OWN}
+        inbound = {name: value for name, value in msg.headers.items() if name not in THE_MESSAGES_OWN}
         response.headers = inbound | response.headers
         return response
-
-
-# These tell of the one message: how it is encoded, whom to answer, and what an inbox knows it by. The correlation id is
-# passed on by FastStream.
-_THE_MESSAGES_OWN = {CONTENT_TYPE, CORRELATION_ID, MESSAGE_ID, OUTBOX_ID, REPLY_TO}

@@ -32,7 +32,7 @@ class Desk:
         async with self.engine.begin() as connection:
             await connection.run_sync(self.metadata.create_all)
 
-    def inbox(self, consumer: str = "desk", **options: Any) -> Inbox:
+    def inbox(self, consumer: str | None = "desk", **options: Any) -> Inbox:
         return Inbox(**{"engine": self.engine, "table": self.inbox_table, "consumer": consumer, **options})
 
     def broker(self, **options: Any) -> OutboxBroker:

@@ -1,4 +1,7 @@
-"""A consumer that dies between its commit and its ack: `python -m tests.inbox.process URL`."""
+"""A consumer that dies between its commit and its ack: `python -m tests.inbox.process DATABASE [STREAM SERVER]`.
+
+It consumes from an outbox, or from a stream of another broker.
+"""
 
 import asyncio
 import os
@@ -12,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.annotations import InboxSession
 from tests.backends import PostgresBackend
 from tests.inbox.desk import Desk
+from tests.inbox.streams import STREAMS
 
 
 class Die(BaseMiddleware):
@@ -22,17 +26,23 @@ class Die(BaseMiddleware):
         return False
 
 
-async def main(url: str) -> None:
-    desk = Desk(PostgresBackend(create_async_engine(url)))
-    broker = desk.broker(middlewares=[Die])
+async def main(database: str, stream: str | None = None, server: str = "") -> None:
+    desk = Desk(PostgresBackend(create_async_engine(database)))
 
-    @desk.subscriber(broker, desk.inbox(), lease_ttl_seconds=1.0)
     async def handle(body: str, session: InboxSession) -> None:
         await desk.write(session, body)
 
+    broker: Any
+    if stream is None:
+        broker = desk.broker(middlewares=[Die])
+        desk.subscriber(broker, desk.inbox(), lease_ttl_seconds=1.0)(handle)
+    else:
+        broker = STREAMS[stream].broker(server, middlewares=[Die])
+        # Or a second delivery might be skipped, and acked, in the moment before the end.
+        STREAMS[stream].subscribe(broker, desk.inbox(), handle, one_by_one=True)
     await broker.start()
     await asyncio.sleep(60)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -4,7 +4,11 @@ import asyncio
 import signal
 import sys
 
+import pytest
+from sqlalchemy import QueuePool, text
+
 from faststream_outbox.annotations import InboxSession
+from faststream_outbox.storage.inbox import InboxStore
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -31,3 +35,33 @@ async def test_a_message_that_was_committed_and_not_acked_is_skipped(desk: Desk)
         await until_empty(desk.postgres)
     assert (calls, await desk.written()) == ([], ["a"])
     assert len(desk.records.named("inbox_skipped")) == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_commit_that_is_cancelled_keeps_no_connection_and_no_half(desk: Desk, times: int) -> None:
+    """Whether it came through or not, the record tells."""
+    await desk.postgres.run(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$"
+    )
+    await desk.postgres.run(
+        "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION wait()"
+    )
+    transaction = await InboxStore(desk.engine, desk.inbox_table).begin("desk", "1")
+    assert transaction is not None
+    await desk.write(transaction.session, "a")
+    async with desk.postgres.transaction() as session:
+        await session.execute(text("SELECT pg_advisory_xact_lock(1)"))
+        commit = asyncio.create_task(transaction.end())
+        while not await desk.postgres.one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+            await asyncio.sleep(0.01)
+        for _ in range(times):
+            commit.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+    pool = desk.engine.pool
+    assert isinstance(pool, QueuePool)
+    assert pool.checkedout() == 0
+    assert (await desk.written(), await desk.seen()) in (([], []), (["a"], [("desk", "1")]))

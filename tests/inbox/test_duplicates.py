@@ -8,7 +8,14 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from faststream_outbox import TestOutboxBroker
 from faststream_outbox.annotations import InboxSession, OutboxMessage
-from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID
+from faststream_outbox.envelope import (
+    MESSAGE_ID,
+    OUTBOX_ID,
+    OUTBOX_KEY,
+    OUTBOX_SEQUENCE,
+    OUTBOX_SOURCE,
+    row_identity,
+)
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -217,18 +224,25 @@ async def test_consumers_do_not_know_of_each_other(desk: Desk) -> None:
     assert await desk.seen() == [("audit", "1"), ("billing", "1")]
 
 
-async def test_rows_of_an_outbox_are_known_by_their_ids(desk: Desk) -> None:
+async def test_rows_of_an_outbox_are_known_by_their_ids_and_by_when_they_were_made(desk: Desk) -> None:
     broker = desk.broker()
 
     @desk.subscriber(broker, desk.inbox())
     async def handle(body: str, session: InboxSession) -> None:
         await desk.write(session, body)
 
-    await desk.send(broker, "a", message_id=None)
-    [row] = await desk.postgres.rows()
-    async with started(broker):
-        await until_empty(desk.postgres)
-    assert await desk.seen() == [("desk", str(row.id))]
+    ids = []
+    for body in ("a", "b"):
+        # As it is in a table that was emptied, or restored from a backup.
+        await desk.postgres.run("TRUNCATE outbox RESTART IDENTITY")
+        await desk.send(broker, body, message_id=None)
+        [row] = await desk.postgres.rows()
+        ids.append(row_identity(row))
+        assert row.id == 1
+        async with started(broker):
+            await until_empty(desk.postgres)
+    assert await desk.written() == ["a", "b"]
+    assert await desk.seen() == [("desk", each) for each in sorted(ids)]
 
 
 async def test_an_id_is_not_passed_on_with_the_other_headers(desk: Desk) -> None:
@@ -240,7 +254,7 @@ async def test_an_id_is_not_passed_on_with_the_other_headers(desk: Desk) -> None
     async def handle(body: str) -> str:
         return body
 
-    headers = {OUTBOX_ID: "1", MESSAGE_ID: "2", "kind": "order"}
+    headers = {OUTBOX_ID: "1", MESSAGE_ID: "2", OUTBOX_KEY: "3", OUTBOX_SEQUENCE: "4", OUTBOX_SOURCE: "5", "kind": "x"}
     async with desk.postgres.transaction() as session:
         await broker.publish("a", queue="q", session=session, headers=headers)
     async with started(broker):

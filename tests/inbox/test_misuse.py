@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from faststream_outbox import Inbox, make_inbox_table, make_outbox_table
-from faststream_outbox.annotations import InboxSession
+from faststream_outbox.annotations import InboxSession, OutboxSession
 from tests.broker.brokers import publish, started, until_empty
 from tests.inbox.desk import Desk
 
@@ -35,6 +35,32 @@ async def fate(desk: Desk, use: Callable[[AsyncSession], Awaitable[object]]) -> 
 async def test_a_handler_does_not_commit(desk: Desk) -> None:
     assert "remove session.commit()" in await fate(desk, lambda session: session.commit())
     assert (await desk.written(), await desk.seen()) == ([], [])
+
+
+async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
+    """The record would stay although the handler fails, and the message be skipped when it comes again."""
+
+    async def use(session: AsyncSession) -> None:
+        connection = await session.connection()
+        await connection.commit()
+
+    async def use_and_go_on(session: AsyncSession) -> None:
+        with pytest.raises(RuntimeError, match="This session is committed when"):
+            await use(session)
+
+    assert "remove session.commit()" in await fate(desk, use)
+    await fate(desk, use_and_go_on)
+    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert len(await desk.postgres.dead_letters()) == 2
+
+
+async def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(desk: Desk) -> None:
+    async def use(session: AsyncSession) -> None:
+        await session.begin_nested()
+        await desk.write(session, "b")
+
+    assert await fate(desk, use) == ""
+    assert await desk.written() == ["a", "b"]
 
 
 async def test_a_savepoint_is_fine(desk: Desk) -> None:
@@ -159,6 +185,51 @@ async def test_messages_taken_one_by_one_have_no_handler(desk: Desk) -> None:
                 await subscriber.get_one(timeout=20)
     assert await desk.seen() == []
     assert len(await desk.postgres.rows()) == 1
+
+
+async def test_a_session_without_an_inbox(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @broker.subscriber("q", ack_policy=AckPolicy.REJECT_ON_ERROR)
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "no inbox stands before it" in str(letter.last_exception)
+
+
+async def test_two_sessions_for_one_message(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    async def handle(body: str, session: InboxSession, other: OutboxSession) -> None:
+        await desk.write(session, body)
+        await desk.write(other, body)
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "committed after the inbox's" in str(letter.last_exception)
+    assert (await desk.written(), await desk.seen()) == ([], [])
+
+
+async def test_a_batch_of_rows(desk: Desk) -> None:
+    broker = desk.broker()
+
+    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR, batch=True)
+    async def handle(bodies: list[str], session: InboxSession) -> None:
+        await desk.write(session, bodies[0])
+
+    await desk.send(broker, "a", message_id="1")
+    async with started(broker):
+        await until_empty(desk.postgres)
+    [letter] = await desk.postgres.dead_letters()
+    assert "this is a batch" in str(letter.last_exception)
+    assert (await desk.written(), await desk.seen()) == ([], [])
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [

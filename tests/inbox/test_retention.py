@@ -1,5 +1,6 @@
 """Old records go, in small batches, beside the handlers and never in their way."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import event, text
 
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.inbox import inbox as inbox_module
+from faststream_outbox.inbox.consumer import Consumer
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -61,14 +63,14 @@ async def test_a_young_record_stays_and_an_old_one_is_forgotten(desk: Desk) -> N
 async def test_it_is_done_after_a_commit_a_batch_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
     await remember(desk, 25, days=8)
-    inbox = desk.inbox()
+    inbox, consumer = desk.inbox(), Consumer("desk")
     left = []
     for _ in range(4):
-        await inbox.clean_when_due(None)
+        await inbox.clean_when_due(consumer, None)
         left.append(len(await desk.seen()))
     assert left == [15, 5, 0, 0], "while there is more it is due again"
     await remember(desk, 1, days=8)
-    await inbox.clean_when_due(None)
+    await inbox.clean_when_due(consumer, None)
     assert len(await desk.seen()) == 1, "and then not before the interval is over"
 
 
@@ -85,6 +87,15 @@ async def test_a_record_that_is_in_use_is_left_and_not_waited_for(desk: Desk) ->
         await session.execute(text("SELECT 1 FROM outbox_inbox WHERE message_id = 'old-1' FOR UPDATE"))
         assert await desk.inbox().clean() == 1
     assert await desk.seen() == [("desk", "old-1")]
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_several_that_clean_at_a_time(desk: Desk, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
+    await remember(desk, 300, days=8)
+    engine = desk.engine.execution_options(isolation_level=isolation)
+    assert sum(await asyncio.gather(*(desk.inbox(engine=engine).clean() for _ in range(4)))) == 300
+    assert await desk.seen() == []
 
 
 async def test_a_failure_is_said_and_harms_no_message(desk: Desk) -> None:

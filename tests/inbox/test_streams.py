@@ -1,0 +1,144 @@
+"""The inbox on servers of other brokers: whatever they deliver again is handled once."""
+
+import asyncio
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from faststream.nats import NatsBroker
+
+from faststream_outbox.annotations import InboxSession
+from tests.broker.brokers import until
+from tests.inbox.desk import Desk
+from tests.inbox.streams import STREAMS, NatsStream, Stream
+
+
+class Line:
+    """A stream, and a consumer with an inbox at its end."""
+
+    def __init__(self, name: str, stream: Stream, url: str, desk: Desk) -> None:
+        self.name, self.stream, self.url, self.desk = name, stream, url, desk
+        self.broker = stream.broker(url, logger=desk.records.logger)
+
+    def subscribe(self, handler: Callable[..., Any]) -> None:
+        self.stream.subscribe(self.broker, self.desk.inbox(), handler)
+
+    async def send(self, *message_ids: str) -> None:
+        for message_id in message_ids:
+            await self.stream.publish(self.broker, message_id, message_id)
+
+    async def consume(self) -> None:
+        """Consume until the server waits for no ack."""
+        await self.broker.start()
+        async with asyncio.timeout(60):
+            while await self.stream.unacked(self.broker):
+                await asyncio.sleep(0.02)
+
+    def skipped(self) -> set[str]:
+        """Tell what was skipped, at least once: a slow machine lets the server deliver more often."""
+        return {record.inbox_id for record in self.desk.records.named("inbox_skipped")}
+
+
+@pytest.fixture(params=STREAMS)
+async def line(request: pytest.FixtureRequest, desk: Desk) -> AsyncIterator[Line]:
+    stream = STREAMS[request.param]
+    if shutil.which(stream.program) is None:
+        pytest.skip(f"{stream.program} is not installed")
+    async with stream.server() as url:
+        line = Line(request.param, stream, url, desk)
+        await stream.create(line.broker)
+        yield line
+        await line.broker.stop()
+
+
+async def test_what_the_sender_sends_twice_is_handled_once(line: Line) -> None:
+    calls: list[str] = []
+
+    async def handle(body: str, session: InboxSession) -> None:
+        calls.append(body)
+        await line.desk.write(session, body)
+
+    line.subscribe(handle)
+    await line.send("1", "2", "1", "2", "1")
+    await line.consume()
+    assert sorted(calls) == sorted(await line.desk.written()) == ["1", "2"]
+    assert line.skipped() == {"1", "2"}
+
+
+async def test_what_was_committed_by_a_process_that_died_before_its_ack_is_skipped(line: Line) -> None:
+    await line.send("1")
+    database = line.desk.engine.url.render_as_string(hide_password=False)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.inbox.process", database, line.name, line.url
+    )
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+    assert await line.stream.unacked(line.broker) == 1, "the server has not heard of it"
+    assert await line.desk.written() == ["1"]
+    calls: list[str] = []
+
+    async def handle(body: str, session: InboxSession) -> None:
+        calls.append(body)
+        await line.desk.write(session, body)
+
+    line.subscribe(handle)
+    await line.consume()
+    assert (calls, line.skipped(), await line.desk.written()) == ([], {"1"}, ["1"])
+
+
+async def test_a_handler_that_fails_gets_the_message_again_and_handles_it_once(line: Line) -> None:
+    calls: list[str] = []
+
+    async def handle(body: str, session: InboxSession) -> None:
+        calls.append(body)
+        await line.desk.write(session, f"{body}, try {len(calls)}")
+        if len(calls) < 3:
+            raise ValueError(body)
+
+    line.subscribe(handle)
+    await line.send("1")
+    await line.consume()
+    assert await line.desk.written() == ["1, try 3"]
+    assert (len(calls), await line.desk.seen()) == (3, [("desk", "1")])
+
+
+async def test_what_comes_again_while_it_is_still_being_handled_waits(line: Line) -> None:
+    """As it does when a handler takes longer than the server is willing to wait for its ack."""
+    calls: list[str] = []
+
+    async def handle(body: str, session: InboxSession) -> None:
+        calls.append(body)
+        await line.desk.write(session, body)
+        await line.desk.waits_for_another()
+
+    line.subscribe(handle)
+    await line.send("1")
+    await line.consume()
+    await until(lambda: line.skipped() == {"1"})
+    assert calls == await line.desk.written() == ["1"]
+
+
+@pytest.mark.skipif(shutil.which(NatsStream.program) is None, reason=f"{NatsStream.program} is not installed")
+async def test_a_duplicate_on_core_nats_which_knows_no_acks(desk: Desk) -> None:
+    done = asyncio.Event()
+    async with NatsStream().server() as url:
+        broker = NatsBroker(url, middlewares=[desk.inbox()], logger=desk.records.logger)
+
+        @broker.subscriber("q")
+        async def handle(body: str, session: InboxSession) -> None:
+            await desk.write(session, body)
+            if body == "last":
+                done.set()
+
+        await broker.start()
+        for body, message_id in (("a", "1"), ("a", "1"), ("last", "2")):
+            await broker.publish(body, "q", headers={"message_id": message_id})
+        async with asyncio.timeout(30):
+            await done.wait()
+        await broker.stop()
+    assert await desk.written() == ["a", "last"]
+    assert len(desk.records.named("inbox_skipped")) == 1
+    assert [record.getMessage() for record in desk.records.records if record.levelname in {"ERROR", "CRITICAL"}] == []
