@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,7 @@ class Workers:
     def __init__(self, process: asyncio.subprocess.Process, bell: asyncio.StreamReader) -> None:
         self.nursery = process
         self._bell = bell
-        self._handles = ExitStack()
+        self._started: list[Worker] = []
         self._lock = asyncio.Lock()
         self._at_work: dict[str, asyncio.Event] = {}
 
@@ -46,9 +46,9 @@ class Workers:
         """Start a worker; what comes back has not begun to work."""
         at_work = self._at_work[orders.name] = asyncio.Event()
         pid = await self._ask("fork", asdict(orders))
-        handle = os.pidfd_open(pid)
-        self._handles.callback(os.close, handle)
-        return Worker(pid, handle, orders.name, at_work)
+        worker = Worker(pid, os.pidfd_open(pid), orders.name, at_work)
+        self._started.append(worker)
+        return worker
 
     async def kill(self, worker: Worker) -> None:
         """Kill a worker, and see it gone; one that was gone before has crashed."""
@@ -57,7 +57,7 @@ class Workers:
         assert status == -signal.SIGKILL, f"{worker.name} ended by itself, with status {status}"
 
     async def listen(self) -> None:
-        """Hear who has begun to work, until cancelled."""
+        """Hear who has begun to work, until nobody is left to begin."""
         while name := (await self._bell.readline()).decode().strip():
             self._at_work[name].set()
 
@@ -71,7 +71,10 @@ class Workers:
         except TimeoutError:
             self.nursery.kill()  # workers see that, and leave
             await self.nursery.wait()
-        self._handles.close()
+        for worker in self._started:
+            with suppress(ProcessLookupError):
+                worker.signal(signal.SIGKILL)  # one that was stopped does not see that the nursery is gone
+            os.close(worker.handle)
 
     async def _ask(self, request: str, argument: Any) -> int:
         assert self.nursery.stdin is not None
