@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ UPDATE {table} SET acquired_token = $2, acquired_at = now(), deliveries_count = 
    SELECT id FROM {table} WHERE queue = $1 AND next_attempt_at <= now() AND acquired_token IS NULL
     ORDER BY next_attempt_at LIMIT $3 FOR UPDATE SKIP LOCKED))
 RETURNING id, payload, headers"""
-# The same on our table, whose claims touch no index (HOT).
+# The same on our table, whose claims touch no index (HOT); with no more than a handler needs, or with whole rows.
 _OUR_CLAIM: Final = """
 UPDATE {table} SET acquired_token = $2, acquired_at = now(), deliveries_count = deliveries_count + 1,
        lease_expires_at = now() + interval '1 minute'
@@ -38,19 +39,44 @@ UPDATE {table} SET acquired_token = $2, acquired_at = now(), deliveries_count = 
    SELECT id FROM {table}
     WHERE queue = $1 AND entity_key IS NULL AND next_attempt_at <= now() AND lease_expires_at <= now()
     ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
-RETURNING id, payload, headers"""
+RETURNING """
 _DELETE: Final = "DELETE FROM {table} WHERE id = ANY ($1::bigint[]) AND acquired_token = $2"
+# The same for rows whose claims need not be one and the same, and telling which of them still were held.
+_DELETE_EACH: Final = """
+DELETE FROM {table} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+ WHERE o.id = ANY ($1::bigint[]) AND o.id = l.id AND o.acquired_token = l.token RETURNING o.id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a loop is written: on which table, what of a row it asks for, whether it decodes bodies."""
+
+    usual_table: bool = False
+    whole_rows: bool = False
+    decode: bool = False
+
+    @property
+    def claim(self) -> str:
+        """The statement that claims."""
+        if self.usual_table:
+            return _USUAL_CLAIM
+        return _OUR_CLAIM + ("*" if self.whole_rows else "id, payload, headers")
+
+    @property
+    def delete(self) -> str:
+        """The statement that deletes."""
+        return _DELETE_EACH if self.whole_rows else _DELETE
 
 
 class BareLoop:
     """Drains a queue: claims under a token, does nothing with the rows, deletes those that still have the token."""
 
-    def __init__(self, bench: Bench, table: str, queue: str, *, usual: bool = False, decode: bool = False) -> None:
+    def __init__(self, bench: Bench, table: str, queue: str, way: Way) -> None:
         self._bench = bench
         self._queue = queue
-        self._claim_text = (_USUAL_CLAIM if usual else _OUR_CLAIM).format(table=table)
-        self._delete_text = _DELETE.format(table=table)
-        self._handle: Callable[[list[Any]], object] = _decode if decode else len
+        self._way = way
+        self._claim_text = way.claim.format(table=table)
+        self._delete_text = way.delete.format(table=table)
 
     async def in_turn(self) -> Usage:
         """Claim, handle and delete, one after the other on one connection."""
@@ -98,10 +124,9 @@ class BareLoop:
         return (token, records) if records else None
 
     async def _finish(self, connection: Any, token: Any, records: list[Any]) -> None:
-        self._handle(records)
+        if self._way.decode:
+            [json.loads(record["payload"]) for record in records]
         self._bench.meter.statements += 1
-        await connection.execute(self._delete_text, [record["id"] for record in records], token)
-
-
-def _decode(records: list[Any]) -> object:
-    return [json.loads(record["payload"]) for record in records]
+        ids = [record["id"] for record in records]
+        tokens = [record["acquired_token"] for record in records] if self._way.whole_rows else token
+        await connection.fetch(self._delete_text, ids, tokens)

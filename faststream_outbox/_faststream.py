@@ -14,6 +14,7 @@ from faststream._internal.configs import (
     SubscriberUsecaseConfig,
 )
 from faststream._internal.constants import EMPTY, ContentTypes
+from faststream._internal.context import Context as ContextField
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
@@ -48,6 +49,7 @@ __all__ = [
     "CodecProto",
     "ConfigComposition",
     "ContentTypes",
+    "ContextField",
     "CustomCallable",
     "DefaultCodec",
     "DefaultLoggerStorage",

@@ -1,7 +1,7 @@
 """A message as a handler sees it, and the verdict that is given on it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Self, cast
@@ -48,7 +48,7 @@ class OutboxDelivery(OutboxRow):
     # Called with the delivery when a verdict is given, where nobody waits for a handler to end.
     settle: Callable[["OutboxDelivery"], Awaitable[None]] | None = None
     # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
-    outputs: list[NewRow] = field(default_factory=list)
+    outputs: tuple[NewRow, ...] = ()
     # How many rows are handled by the same call.
     company: int = 1
     # Whether the handler of a shared transaction raised, whatever was made of that.

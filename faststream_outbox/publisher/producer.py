@@ -71,7 +71,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         if cmd.session is None and cmd.answers is not None:
-            cmd.answers.outputs.extend(rows)  # counted when the message that it answers is settled
+            cmd.answers.outputs += tuple(rows)  # counted when the message that it answers is settled
             return []
         began, ids, failure = time.perf_counter(), list[int](), dict[str, str]()
         try:

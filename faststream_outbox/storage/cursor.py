@@ -76,7 +76,7 @@ class ClaimCursor:
         )
 
     def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
-        """Take note of what a claim brought; tell whether more is likely to be there."""
+        """Take note of what a claim brought, in the order of positions; tell whether more is likely to be there."""
         taken = Counter(row.queue for row in rows)
         self._note_positions(rows)
         left = plan.limit
@@ -103,13 +103,14 @@ class ClaimCursor:
             self._put_off_sweep(began, ended)
 
     def _note_positions(self, rows: Sequence[OutboxRow]) -> None:
-        lowest: dict[str, Position] = {}
+        first, last = dict[str, OutboxRow](), dict[str, OutboxRow]()
         for row in rows:
-            queue, position = row.queue, row.position
-            lowest[queue] = min(position, lowest.get(queue, position))
+            first.setdefault(row.queue, row)
+            last[row.queue] = row
+        for queue, row in last.items():
+            self.marks[queue] = first[queue].position
             reach = self.reach[queue]
-            self.reach[queue] = position if reach == END else max(reach, position)
-        self.marks.update(lowest)
+            self.reach[queue] = row.position if reach == END else max(reach, row.position)
 
     def _put_off_sweep(self, began: float, ended: float) -> None:
         took = ended - began

@@ -20,7 +20,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
-from faststream_outbox.storage.commits import AnySession, after_commit, autocommits
+from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
     Records,
@@ -34,7 +34,7 @@ from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.sharing import SharedTransaction
-from faststream_outbox.storage.statements import Statement, Statements
+from faststream_outbox.storage.statements import SET_LOCAL, Statement, Statements
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -137,21 +137,31 @@ class PostgresStore(Store):
         async with self.engine.begin() as connection:
             yield connection
 
-    def share_transaction(self) -> SharedTransaction:
+    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
         if self.engine is None:
             raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
-        if autocommits(self.engine.sync_engine):
-            raise RuntimeError(
-                "OutboxSession needs transactions, and this engine commits each statement by itself (AUTOCOMMIT)."
-            )
-        return SharedTransaction(AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE), self._delete_in)
+        session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
+        return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
+
+    def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        ids, tokens = zip(*sorted(leases), strict=True)
+        run_on(connection, self._statements.lock, list(ids), list(tokens))
 
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow]
     ) -> frozenset[Lease]:
         statement, columns = deletion(self._statements, leases, outputs)
-        return leases_of(await _run(session, self._execute, statement, *columns))
+        return leases_of(await _run(session, self._execute_last, statement, *columns))
+
+    def _execute_last(self, session: Session, statement: Statement, *args: Any) -> Records:
+        """Run the last statement of a transaction of somebody else's, planned as on our own connections.
+
+        Made while the table was small, its plan would scan all of it, and be kept. What is set ends with the
+        transaction, and nothing but a commit follows. It costs a round trip.
+        """
+        self._execute(session, SET_LOCAL)
+        return self._execute(session, statement, *args)
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Tell which tables, or columns of theirs, are not there."""

@@ -42,6 +42,7 @@ _STATEMENT_ERRORS: Final = ("42",)
 
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
+_BY_POSITION: Final = attrgetter("next_attempt_epoch", "id")
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 
 
@@ -71,7 +72,7 @@ class PostgresConnection(StoreConnection):
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
-        rows.sort(key=attrgetter("position"))
+        rows.sort(key=_BY_POSITION)
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
@@ -86,8 +87,10 @@ class PostgresConnection(StoreConnection):
 
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
-        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, uuid4(), seconds, *args)]
+        token = uuid4()
+        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
+            row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
         return rows
 

@@ -82,6 +82,8 @@ _ROW: Final = ", ".join(
         *(_epoch("o.first_attempt_at"), _epoch("o.last_attempt_at")),
     ]
 )
+# The same of rows that were claimed just now: whoever claimed them knows their token.
+_CLAIMED_ROW: Final = _ROW.replace("o.acquired_token", "NULL::uuid")
 # What the dead-letter table keeps of a row.
 _DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
          created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception"""
@@ -100,6 +102,13 @@ WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)"
 )
+# The same for the rest of a transaction that has begun, whose isolation is what it is.
+_LOCAL: Final = ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in LANE_SETTINGS.items()
+    if name != "default_transaction_isolation"
+)
+SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 # Postgres keeps one of equal notifications in a transaction.
 NOTIFY: Final = Statement("SELECT pg_notify($1::text, n.payload)::text FROM unnest($2::text[]) AS n(payload)")
 
@@ -136,6 +145,7 @@ class Statements:
         self.renew = self._renew()
         self.release = self._release()
         self.delete = self._delete()
+        self.lock = self._lock()
         self.delete_and_insert = self._delete_and_insert()
         self.retry = self._retry()
         self.bury = None if self._dlq is None else self._bury()
@@ -213,7 +223,7 @@ RETURNING o.id""")
      ORDER BY o.next_attempt_at, o.id LIMIT q.quota FOR UPDATE SKIP LOCKED) o
    LIMIT $7::bigint)
 UPDATE {self._outbox} o SET {_LEASE}
- WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_ROW}""")
+ WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_CLAIMED_ROW}""")
 
     def _claim_suspect(self) -> Statement:
         # Up to where claims have come: what was claimed lies before that, and the backlog behind it is not read. The
@@ -233,7 +243,7 @@ one AS (
      AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
    ORDER BY o.lease_expires_at, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
 UPDATE {self._outbox} o SET {_LEASE}
- WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_ROW}""")
+ WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_CLAIMED_ROW}""")
 
     def _renew(self) -> Statement:
         # SKIP LOCKED: a row that somebody holds locked must not keep the others from being renewed in time.
@@ -256,6 +266,10 @@ RETURNING l.id, l.token""")
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
  WHERE {_HELD} RETURNING l.id, l.token""")
+
+    def _lock(self) -> Statement:
+        return Statement(f"""SELECT o.id FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+ WHERE {_HELD} FOR UPDATE OF o""")
 
     def _delete_and_insert(self) -> Statement:
         # Rows come in groups of a known size: a group is deleted, and its outputs inserted, if and only if all of its

@@ -46,12 +46,13 @@ class Worker(Loop):
 
     async def step(self) -> None:
         """Wait for rows and handle them."""
-        rows = [held for held in await self._gatherer.gather() if self._may_run(held)]
+        gathered, now = await self._gatherer.gather(), time.monotonic()
+        rows = [held for held in gathered if self._may_run(held, now)]
         if rows:
             await self._run_handler(rows)
 
-    def _may_run(self, held: Held) -> bool:
-        if held.expired:
+    def _may_run(self, held: Held, now: float) -> bool:
+        if now >= held.expires_at:
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False

@@ -31,10 +31,10 @@ class Journal:
             for held in rows:
                 self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.row.payload))
 
-    def settled(self, written: Sequence[tuple[Held, Outcome]]) -> None:
-        """Tell that outcomes were written."""
+    def settled(self, rows: Sequence[Held], outcomes: Sequence[Outcome]) -> None:
+        """Tell that outcomes were written, each row's."""
         counts = self.monitor.counts
-        for held, outcome in written:
+        for held, outcome in zip(rows, outcomes, strict=True):
             if counts or not isinstance(outcome, Ack):  # of which the log has nothing to tell
                 self._settled(held, outcome)
 

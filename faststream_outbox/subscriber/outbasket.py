@@ -14,19 +14,22 @@ class Outbasket:
     def __init__(self, *, batch_size: int, flush_interval: float) -> None:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
-        self._waiting: deque[tuple[float, Settlement]] = deque()
+        # Two queues of one length, not one of pairs: the garbage collector would walk over every pair.
+        self._waiting: deque[Settlement] = deque()
+        self._since: deque[float] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, settlements: Iterable[Settlement]) -> None:
         """Put outcomes in; their age counts from now."""
-        now = time.monotonic()
-        self._waiting.extend((now, settlement) for settlement in settlements)
+        self._waiting.extend(settlements)
+        self._since.extend([time.monotonic()] * (len(self._waiting) - len(self._since)))
 
     def put_back(self, settlements: Sequence[Settlement]) -> None:
         """Put outcomes back that could not be written; they come first and have waited long enough."""
-        self._waiting.extendleft((-math.inf, settlement) for settlement in reversed(settlements))
+        self._waiting.extendleft(reversed(settlements))
+        self._since.extendleft([-math.inf] * len(settlements))
 
     @property
     def due_at(self) -> float:
@@ -35,14 +38,15 @@ class Outbasket:
             return math.inf
         if len(self._waiting) >= self._batch_size:
             return -math.inf
-        return self._waiting[0][0] + self._flush_interval
+        return self._since[0] + self._flush_interval
 
     def take(self) -> list[Settlement]:
         """Take out a batch, the oldest first; a group is not torn apart, so it may be more."""
         batch: list[Settlement] = []
         while self._waiting and (len(batch) < self._batch_size or self._continues(batch[-1])):
-            batch.append(self._waiting.popleft()[1])
+            batch.append(self._waiting.popleft())
+            self._since.popleft()
         return batch
 
     def _continues(self, last: Settlement) -> bool:
-        return last.group is not None and self._waiting[0][1].group == last.group
+        return last.group is not None and self._waiting[0].group == last.group

@@ -50,7 +50,7 @@ class Judge:
                 # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
                 return self._dead("rejected", delivery, error)
             case Acked():
-                return Ack(tuple(delivery.outputs)) if delivery.outputs else _HANDLED
+                return Ack(delivery.outputs) if delivery.outputs else _HANDLED
             case Rejected():
                 return self._dead("rejected", delivery, error)
             case Nacked(delay, alone):
