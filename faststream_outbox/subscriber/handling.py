@@ -6,7 +6,6 @@ from typing import Final
 
 from faststream_outbox.storage import Ack, OutboxRow, Retry, Settled, Settlement
 
-
 NOTHING: Final = Settled()
 
 
