@@ -79,9 +79,9 @@ def unfenced(around: Surroundings) -> OutboxBroker:
     store = broker.client.store
     assert isinstance(store, PostgresStore)
 
-    def share_transaction() -> UnfencedTransaction:
-        shared = PostgresStore.share_transaction(store)
-        return UnfencedTransaction(shared.session, shared._delete)
+    def share_transaction(leases: Sequence[Lease]) -> UnfencedTransaction:
+        shared = PostgresStore.share_transaction(store, leases)
+        return UnfencedTransaction(shared.session, shared._delete, shared._lock)
 
     store.share_transaction = share_transaction  # type: ignore[method-assign] # to break it is the point
     return broker
