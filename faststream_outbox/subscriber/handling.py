@@ -1,9 +1,12 @@
 """What a call of a handler is to the loops around it: rows go in, and what became of them comes out."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from faststream_outbox.storage import OutboxRow, Settled, Settlement
+
+NOTHING: Final = Settled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,7 @@ class Handled:
     """
 
     settlements: Sequence[Settlement]
-    settled: Settled = field(default_factory=Settled)
+    settled: Settled = NOTHING
 
 
 # Handles rows in one call. It answers for its own failures; what it raises all the same is a bug.

@@ -64,8 +64,9 @@ class Ledger:
 
     def free_places(self, count: int) -> None:
         """Take note that it has ended."""
-        self._empty_places -= count
-        self._changed.set()
+        if count:  # or nothing has changed, and nobody need look
+            self._empty_places -= count
+            self._changed.set()
 
     def add(self, rows: Iterable[OutboxRow], expires_at: float) -> None:
         """Take note of claimed rows; they are kept, and renewed, but nobody starts them before they are admitted."""

@@ -59,8 +59,10 @@ class Settler(Loop):
 
     def put(self, *settlements: Settlement) -> None:
         """Hand over outcomes."""
-        self._terminal.put(s for s in settlements if not isinstance(s.outcome, Retry))
-        self._retry.put(s for s in settlements if isinstance(s.outcome, Retry))
+        if retries := [s for s in settlements if isinstance(s.outcome, Retry)]:
+            self._retry.put(retries)
+            settlements = tuple(s for s in settlements if not isinstance(s.outcome, Retry))
+        self._terminal.put(settlements)
         self._arrived.set()
 
     def take_over(self, handled: Handled) -> None:
