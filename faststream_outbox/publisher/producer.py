@@ -1,7 +1,6 @@
 """Writes messages into the table: in the caller's transaction, or in the settling of the message they answer."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -15,11 +14,6 @@ from faststream_outbox.storage import NewRow
 NO_REQUESTS = (
     "A request waits for its answer, and an outbox message is not even sent before your transaction commits. "
     "Publish with reply_to=… and subscribe to that queue instead."
-)
-
-UNORDERED = (
-    "Messages with a key are stored, in the order of their transactions, but this version has no subscriber that "
-    "delivers them. Leave the key out, unless you claim them yourself."
 )
 
 
@@ -63,8 +57,6 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         raise NotImplementedError(NO_REQUESTS)
 
     async def _row(self, cmd: OutboxPublishCommand, body: Any, key: str | None) -> NewRow:
-        if key is not None:
-            warnings.warn(UNORDERED, RuntimeWarning, stacklevel=2)
         payload, content_type = await self.codec.encode(body, self.config.fd_config._serializer)  # noqa: SLF001 - as FastStream's own producers do
         headers = seal(cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to)
         return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)

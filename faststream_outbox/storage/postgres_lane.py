@@ -120,7 +120,11 @@ class PostgresConnection(StoreConnection):
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
         first_verdicts = {s.lease: s for s in reversed(list(settlements))}
+        runs = list[RunSettlement]()
         for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
+            if isinstance(settlement, RunSettlement):
+                runs.append(settlement)
+                continue
             match outcome := settlement.outcome:
                 case Ack(outputs) if outputs or settlement.group is not None:
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
@@ -140,6 +144,7 @@ class PostgresConnection(StoreConnection):
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
+            await self._write_or_split(self._runs.settle, runs, tally, self._runs.columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(tally.settled()) from error
         return tally.settled()
@@ -252,6 +257,10 @@ def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
 
 
 _OUTPUT_COLUMNS: Final = 8
+
+
+def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
+    return [run.lease for run in runs]
 
 
 def leases_of(records: Records) -> frozenset[Lease]:

@@ -4,16 +4,20 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
+from faststream_outbox.storage.ordering import RunClaim
 from faststream_outbox.subscriber.ending import give_back
 from faststream_outbox.subscriber.journal import Journal
+from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.pace import Pace
 from faststream_outbox.subscriber.pause import Pause
+
+_T = TypeVar("_T")
 
 # Suspects run alone, so nothing else runs meanwhile: they get at most half of the time, in slices of this length.
 _SUSPECT_SLICE: Final = 0.5
@@ -35,6 +39,7 @@ class Claimer(Loop):
         pace: Pace,
         *,
         queues: Sequence[str],
+        rows_per_key: int,
         batch_size: int,
         lease_seconds: float,
         min_interval: float,
@@ -46,6 +51,7 @@ class Claimer(Loop):
         self._journal = journal
         self._pace = pace
         self._cursor = ClaimCursor(queues)
+        self._keys = Keys(queues, rows_per_key=rows_per_key, lease_seconds=lease_seconds)
         self._batch_size = batch_size
         self._lease_seconds = lease_seconds
         self._max_interval = max_interval
@@ -85,17 +91,31 @@ class Claimer(Loop):
         claim = await self._to_its_end(
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
+        runs = await self._claim_runs(room - len(claim.rows), idle=not claim.more)
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not when the wait for more is over
-        if claim.rows:
+        if claim.rows or runs:
             self._pause.shorten()
         elif self._suspects_left:
             self._suspects_at = 0.0  # there is nothing else to run, so they need not share the time
             return
-        if not claim.more:
-            await self._pause.wait(
-                await self._link.run(lambda lane: lane.next_due(self._cursor)), at_most=self._patience()
-            )
+        if not claim.more and not self._keys.more:
+            await self._rest()
+
+    async def _rest(self) -> None:
+        due = await self._link.run(lambda lane: lane.next_due(self._cursor))
+        soonest = min((each for each in (due, self._keys.next_due) if each is not None), default=None)
+        await self._pause.wait(soonest, at_most=self._patience())
+        self._keys.restart()
+
+    async def _claim_runs(self, room: int, *, idle: bool) -> int:
+        """Claim rows with a key, for which there may be no room left; returns how many runs came."""
+        if room <= 0 or not (idle or self._keys.are_due):
+            return 0
+        claim = await self._to_its_end(lambda lane: self._keys.claim(lane, room), self._take_runs)
+        if claim.suspects:
+            self._suspects_left = True
+        return len(claim.runs)
 
     def _patience(self) -> float:
         """How long to wait at most: for a look below the marks, where late commits are, and for leases that ran out."""
@@ -126,15 +146,11 @@ class Claimer(Loop):
         alone_at: float | None = None
         self._suspects_left = True
         while alone_at is None or time.monotonic() - alone_at < _SUSPECT_SLICE:
-            claim = await self._to_its_end(
-                lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds),
-                self._keep_aside,
-            )
-            if not claim.rows:
+            if not await self._claim_suspect():
                 self._suspects_left = False
                 break
             try:
-                await self._wait_for_handlers(len(claim.rows), self._suspect_patience)
+                await self._wait_for_handlers(1, self._suspect_patience)
             except TimeoutError:
                 # Something slow is running. Others may not wait for it: fresh rows have as much time, and then again.
                 await give_back(self._ledger.take_aside(), self._link, self._monitor)
@@ -154,9 +170,18 @@ class Claimer(Loop):
         if self._suspects_left:
             self._pause.expect(took)
 
+    async def _claim_suspect(self) -> bool:
+        claim = await self._to_its_end(
+            lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds), self._keep_aside
+        )
+        if claim.rows or not self._keys.have_suspects:
+            return bool(claim.rows)
+        runs = await self._to_its_end(self._keys.claim_suspect, self._keep_runs_aside)
+        return bool(runs.runs)
+
     async def _to_its_end(
-        self, operation: Callable[[StoreConnection], Awaitable[Claim]], take: Callable[[Claim], None]
-    ) -> Claim:
+        self, operation: Callable[[StoreConnection], Awaitable[_T]], take: Callable[[_T], None]
+    ) -> _T:
         """Claim, and take what was claimed even if we are stopped meanwhile: nobody else knows of those rows."""
         claiming = asyncio.ensure_future(self._link.run(operation))
         try:
@@ -172,6 +197,16 @@ class Claimer(Loop):
         self._journal.claimed(self._cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
         self._ledger.admit_all()
+
+    def _take_runs(self, claim: RunClaim) -> None:
+        if claim.runs:
+            self._keep_runs_aside(claim)
+            self._ledger.admit_all()
+
+    def _keep_runs_aside(self, claim: RunClaim) -> None:
+        if claim.runs:
+            self._journal.claimed(self._cursor.queues, [row for run in claim.runs for row in run.rows])
+            self._ledger.add_runs(claim.runs, claim.expires_at)
 
     def _keep_aside(self, claim: Claim) -> None:
         if claim.rows:  # that there are no suspects is no news

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from faststream_outbox.storage import Dead, OutboxRow, Retry, Settlement
+from faststream_outbox.storage.ordering import RunSettlement
 from faststream_outbox.subscriber.gatherer import Gatherer
 from faststream_outbox.subscriber.handling import Handle, Handled
 from faststream_outbox.subscriber.journal import Journal
@@ -48,8 +49,13 @@ class Worker(Loop):
         """Wait for rows and handle them."""
         gathered, now = await self._gatherer.gather(), time.monotonic()
         rows = [held for held in gathered if self._may_run(held, now)]
-        if rows:
-            await self._run_handler(rows)
+        if rows and rows[0].ordered:
+            await self._run_in_order(rows[0])
+        elif rows:
+            handled, error = await self._call(rows)
+            self._conclude(handled)
+            if error is not None:
+                raise error
 
     def _may_run(self, held: Held, now: float) -> bool:
         if now >= held.expires_at:
@@ -57,36 +63,73 @@ class Worker(Loop):
             self._journal.lost(held, "dispatch")
             return False
         if self._gatherer.is_given_up(held):
-            self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
+            self._settler.put(settlement_of(held, [Settlement(held.lease, Dead("max_deliveries"))]))
             return False
         return True
 
-    async def _run_handler(self, rows: Sequence[Held]) -> None:
-        empty = self._gatherer.max_records - len(rows)
+    async def _run_in_order(self, head: Held) -> None:
+        """Handle the rows of a key one after the other, or in one call, up to the first that fails."""
+        if self._gatherer.max_records > 1:
+            self._gatherer.cut(head)
+            calls = [head.parts]
+        else:
+            calls = [[part] for part in head.parts]
+        done: list[Settlement] = []
+        error: BaseException | None = None
+        for rows in calls:
+            if done and head.expired:
+                break  # the rest is somebody else's by now
+            handled, error = await self._call(rows)
+            if handled.settled.held or handled.settled.lost:
+                self._conclude(handled)  # by its own transaction, which had one row
+                return
+            self._gatherer.learn(handled.settlements)
+            done.extend(handled.settlements)
+            if error is not None or any(isinstance(each.outcome, Retry) for each in handled.settlements):
+                break
+        if done:
+            self._settler.put(settlement_of(head, done))
+        if error is not None:
+            raise error
+
+    async def _call(self, rows: Sequence[Held]) -> tuple[Handled, BaseException | None]:
+        """Have rows handled in one call; returns what became of them, and what is to be raised then."""
+        empty = max(0, self._gatherer.max_records - len(rows))
         self._ledger.take_places(empty)
         began_at = time.monotonic()
         for held in rows:
             held.began_at = began_at
         self._journal.dispatched(rows)
         try:
-            handled = await self._handle([held.row for held in rows])
-        except BaseException as error:
+            return await self._handle([held.row for held in rows]), None
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, when the rows are taken care of
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # What cannot be interrupted still runs: its rows are left to their leases, lest they run twice at a time.
-            if self._interruptible or not stopped:
-                self._conclude(Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]))
-            raise
+            if stopped and not self._interruptible:
+                return Handled([]), error
+            return Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]), error
         finally:
             ended_at = time.monotonic()
             for held in rows:
                 held.ended_at = ended_at
             self._pace.observe(rows[0].duration / len(rows))
             self._ledger.free_places(empty)
-        self._conclude(handled)
 
     def _conclude(self, handled: Handled) -> None:
         self._gatherer.learn(handled.settlements)
         self._settler.take_over(handled)
+
+
+def settlement_of(head: Held, settlements: Sequence[Settlement]) -> Settlement | RunSettlement:
+    """Put together what became of the first rows of a run; a single row's settlement is its own."""
+    if not head.ordered:
+        return settlements[0]
+    outcomes = []
+    for settlement in settlements:
+        outcomes.append((settlement.lease.row_id, settlement.outcome))
+        if isinstance(settlement.outcome, Retry):
+            break  # it blocks its key, whatever was said of those behind it
+    return RunSettlement(head.lease, outcomes)
 
 
 def _again(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:

@@ -53,11 +53,25 @@ class Gatherer:
             await self._ledger.wait_for_arrivals(seconds)
         return self._ledger.take_waiting(self._fitting())
 
+    def cut(self, head: Held) -> None:
+        """Shorten a run to as many rows as may be handled in one call."""
+        most = self.max_records
+        for count, held in enumerate(head.parts):
+            most = min(most, self._company.limit(held.row))
+            if count >= most:
+                self._ledger.cut(head, count)
+                return
+
     def _seconds_left(self) -> float | None:
         first = self._ledger.first_waiting
         if first is None:
             return None
-        if self._hurrying or self._max_wait == 0 or self._ledger.waiting >= self._company.limit(first.row):
+        if (
+            first.ordered
+            or self._hurrying
+            or self._max_wait == 0
+            or self._ledger.waiting >= self._company.limit(first.row)
+        ):
             return 0.0
         return first.row.claimed_at + self._max_wait - time.monotonic()
 
@@ -65,6 +79,8 @@ class Gatherer:
         """Count the rows that may go together: those that follow each other, as many as each of them allows."""
         most = self.max_records
         for count, held in enumerate(self._ledger.waiting_rows()):
+            if held.ordered:
+                return count or 1  # a run is a call by itself
             if (limit := self._company.limit(held.row)) < most:
                 most = limit
             if count >= most:

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from faststream_outbox.storage import Lease, OutboxRow
+from faststream_outbox.storage.ordering import Run
 
 
 @dataclass(slots=True)
@@ -19,6 +20,18 @@ class Held:
     expires_at: float
     began_at: float | None = None
     ended_at: float | None = None
+    # The rows of the same key behind it, in their order, which its lease covers.
+    followers: Sequence["Held"] = ()
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the row has a key, and so a place in an order."""
+        return self.row.entity_key is not None
+
+    @property
+    def parts(self) -> list["Held"]:
+        """The row, and those that its lease covers."""
+        return [self, *self.followers]
 
     @property
     def expired(self) -> bool:
@@ -47,6 +60,8 @@ class Ledger:
         self._waiting: deque[Held] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
+        # Rows that are covered by the lease of another one.
+        self._followers = 0
         # Places that a running call has left empty: nobody can fill them before it ends.
         self._empty_places = 0
 
@@ -56,7 +71,7 @@ class Ledger:
     @property
     def occupied(self) -> int:
         """How many rows are in hand, and how many more would be if every running call were full."""
-        return len(self._held) + self._empty_places
+        return len(self._held) + self._followers + self._empty_places
 
     def take_places(self, count: int) -> None:
         """Take note that a call begins with so many places empty."""
@@ -74,6 +89,20 @@ class Ledger:
             held = Held(row, row.lease, expires_at)
             self._held[held.lease] = held
             self._aside.append(held)
+
+    def add_runs(self, runs: Iterable[Run], expires_at: float) -> None:
+        """Take note of claimed runs, as of single rows."""
+        for run in runs:
+            head, *followers = (Held(row, row.lease, expires_at) for row in run.rows)
+            head.followers = followers
+            self._followers += len(followers)
+            self._held[head.lease] = head
+            self._aside.append(head)
+
+    def cut(self, head: Held, count: int) -> None:
+        """Let go of the rows of a run behind the first `count`: nothing was written of them."""
+        self._followers -= len(head.followers) - (count - 1)
+        head.followers = head.followers[: count - 1]
 
     def admit_all(self) -> None:
         """Let workers take the rows that were added."""
@@ -122,6 +151,7 @@ class Ledger:
         """Forget rows that were settled or lost; returns those that were here."""
         struck = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
         if struck:
+            self._followers -= sum(len(held.followers) for held in struck)
             self._changed.set()
         return struck
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from faststream_outbox.storage import Settlement
+from faststream_outbox.storage.ordering import AnySettlement
 
 
 class Outbasket:
@@ -15,18 +15,18 @@ class Outbasket:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
         # Two queues of one length, not one of pairs: the garbage collector would walk over every pair.
-        self._waiting: deque[Settlement] = deque()
+        self._waiting: deque[AnySettlement] = deque()
         self._since: deque[float] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, settlements: Iterable[Settlement]) -> None:
+    def put(self, settlements: Iterable[AnySettlement]) -> None:
         """Put outcomes in; their age counts from now."""
         self._waiting.extend(settlements)
         self._since.extend([time.monotonic()] * (len(self._waiting) - len(self._since)))
 
-    def put_back(self, settlements: Sequence[Settlement]) -> None:
+    def put_back(self, settlements: Sequence[AnySettlement]) -> None:
         """Put outcomes back that could not be written; they come first and have waited long enough."""
         self._waiting.extendleft(reversed(settlements))
         self._since.extendleft([-math.inf] * len(settlements))
@@ -40,13 +40,13 @@ class Outbasket:
             return -math.inf
         return self._since[0] + self._flush_interval
 
-    def take(self) -> list[Settlement]:
+    def take(self) -> list[AnySettlement]:
         """Take out a batch, the oldest first; a group is not torn apart, so it may be more."""
-        batch: list[Settlement] = []
+        batch: list[AnySettlement] = []
         while self._waiting and (len(batch) < self._batch_size or self._continues(batch[-1])):
             batch.append(self._waiting.popleft())
             self._since.popleft()
         return batch
 
-    def _continues(self, last: Settlement) -> bool:
+    def _continues(self, last: AnySettlement) -> bool:
         return last.group is not None and self._waiting[0].group == last.group

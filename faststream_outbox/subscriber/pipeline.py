@@ -31,6 +31,8 @@ class PipelineOptions:
     # How many rows one call of the handler takes at most, and for how many seconds the first of them waits for others.
     max_records: int = 1
     max_wait: float = 0.0
+    # How many rows of one key are claimed together: they are handled one after the other, and settled together.
+    rows_per_key: int = 100
     # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
     claim_batch_size: int = 100
     # A row waits no longer than this when its wake-up was lost, and usually not at all.
@@ -94,6 +96,7 @@ class Pipeline:
             journal,
             pace,
             queues=self._queues,
+            rows_per_key=options.rows_per_key,
             batch_size=options.claim_batch_size,
             lease_seconds=options.lease_seconds,
             min_interval=options.min_interval,

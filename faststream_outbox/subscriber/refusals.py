@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from faststream_outbox.storage import Lease, Settlement
+from faststream_outbox.storage import Lease
+from faststream_outbox.storage.ordering import AnySettlement
 
 # A lock or a migration passes within seconds; a constraint does not pass at all.
 _TRIES: Final = 5
@@ -17,14 +18,14 @@ class Refusals:
     """All of them are tried again together, after a pause."""
 
     def __init__(self) -> None:
-        self._waiting: list[Settlement] = []
+        self._waiting: list[AnySettlement] = []
         self._tries: Counter[Lease] = Counter()
         self.due_at = math.inf
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, settlement: Settlement) -> bool:
+    def add(self, settlement: AnySettlement) -> bool:
         """Keep an outcome for its next try; False when it has had them all."""
         self._tries[settlement.lease] += 1
         if self._tries[settlement.lease] >= _TRIES:
@@ -41,7 +42,7 @@ class Refusals:
         for lease in leases:
             self._tries.pop(lease, None)
 
-    def take(self) -> list[Settlement]:
+    def take(self) -> list[AnySettlement]:
         """Take out all of them, for another try."""
         waiting, self._waiting, self.due_at = self._waiting, [], math.inf
         return waiting

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage import Ack, Lease, Outcome, Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage.ordering import AnySettlement, RunSettlement
 from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.journal import Journal, phase_of
@@ -57,7 +58,7 @@ class Settler(Loop):
         self._writing = False
         self._hurrying = False
 
-    def put(self, *settlements: Settlement) -> None:
+    def put(self, *settlements: AnySettlement) -> None:
         """Hand over outcomes."""
         if retries := [s for s in settlements if isinstance(s.outcome, Retry)]:
             self._retry.put(retries)
@@ -104,7 +105,7 @@ class Settler(Loop):
     def _pending(self) -> int:
         return len(self._terminal) + len(self._retry)
 
-    def _basket(self, settlement: Settlement) -> Outbasket:
+    def _basket(self, settlement: AnySettlement) -> Outbasket:
         return self._retry if isinstance(settlement.outcome, Retry) else self._terminal
 
     def _seconds_left(self) -> float:
@@ -115,14 +116,14 @@ class Settler(Loop):
     def _no_company_comes(self) -> bool:
         return self._hurrying or self._pending + len(self._refusals) >= len(self._ledger)
 
-    def _take(self) -> list[Settlement]:
+    def _take(self) -> list[AnySettlement]:
         now, all_of_them = time.monotonic(), self._no_company_comes()
         if self._refusals.due_at <= now:
             self.put(*self._refusals.take())
         baskets = (self._terminal, self._retry)
         return [s for basket in baskets if all_of_them or basket.due_at <= now for s in basket.take()]
 
-    async def _write(self, batch: list[Settlement]) -> None:
+    async def _write(self, batch: list[AnySettlement]) -> None:
         try:
             settled = await self._link.run(lambda lane: lane.settle(batch))
         except SettleInterruptedError as interruption:
@@ -135,30 +136,39 @@ class Settler(Loop):
         self._close_books(settled, batch)
         self._refused(settled, batch)
 
-    def _close_books(self, settled: Settled, batch: Sequence[Settlement]) -> None:
-        verdicts = {settlement.lease: settlement.outcome for settlement in reversed(batch)}
-        queues: set[str] = set()
-        struck = self._ledger.strike(settled.held)
-        outcomes = [verdicts[held.lease] for held in struck]
-        self._journal.settled(struck, outcomes)
+    def _close_books(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
+        verdicts = {settlement.lease: settlement for settlement in reversed(batch)}
+        self._tell_of(self._ledger.strike(settled.held), verdicts)
+        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
+        for held in self._ledger.strike(settled.lost - torn):
+            for part in held.parts:
+                if part is held or part.dispatched:
+                    self._journal.lost(part, phase_of(verdicts[held.lease].outcome))
+        for lease in torn:
+            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
+            if (left := self._ledger.find(lease)) is not None:
+                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
+        self._refusals.forget(settled.held | settled.lost)
+
+    def _tell_of(self, written: Sequence[Held], verdicts: Mapping[Lease, AnySettlement]) -> None:
+        rows, outcomes, queues = list[Held](), list[Outcome](), set[str]()
+        for held in written:
+            its = _outcomes(verdicts[held.lease])
+            rows.extend(held.parts[: len(its)] if held.followers else [held])
+            outcomes.extend(its)
+            if held.ordered:
+                self._expect(0.0)  # its key is free, and more of its rows may have come
+        self._journal.settled(rows, outcomes)
         for outcome in outcomes:
             match outcome:
                 case Retry():
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
-        for held in self._ledger.strike(settled.lost - torn):
-            self._journal.lost(held, phase_of(verdicts[held.lease]))
-        for lease in torn:
-            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
-            if (left := self._ledger.find(lease)) is not None:
-                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
-        self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
 
-    def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
+    def _keep(self, batch: Iterable[AnySettlement], settled: Settled) -> None:
         """Put back what is still to be written, unless its lease is over: then others have it, or will.
 
         A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
@@ -173,7 +183,7 @@ class Settler(Loop):
         for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
             self._abandon(held)
 
-    def _refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
+    def _refused(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
         if not settled.failed:
             return
         error = next(iter(settled.failed.values()))
@@ -188,8 +198,21 @@ class Settler(Loop):
                 self._abandon(held)
             else:
                 refusal = settled.failed[settlement.lease]
-                self.put(Settlement(held.lease, Retry(_PUT_OFF_SECONDS, held.row.attempts_count + 1, error=refusal)))
+                put_off = Retry(_PUT_OFF_SECONDS, held.row.attempts_count + 1, error=refusal)
+                self.put(
+                    RunSettlement(held.lease, [(held.row.id, put_off)])
+                    if held.ordered
+                    else Settlement(held.lease, put_off)
+                )
 
     def _abandon(self, held: Held) -> None:
         self._refusals.forget([held.lease])
-        self._journal.abandoned(held)
+        for part in held.parts:
+            if part is held or part.dispatched:
+                self._journal.abandoned(part)
+
+
+def _outcomes(settlement: AnySettlement) -> list[Outcome]:
+    if isinstance(settlement, RunSettlement):
+        return [outcome for _, outcome in settlement.outcomes]
+    return [settlement.outcome]

@@ -36,7 +36,7 @@ async def fill(backend: Backend, *keys: str) -> None:
 async def settle(backend: Backend, run: Run, *outcomes: Outcome) -> Settled:
     async with backend.store.connect() as lane:
         rows = zip(run.rows, outcomes, strict=False)
-        return await lane.settle_runs([RunSettlement(run.lease, [(row.id, outcome) for row, outcome in rows])])
+        return await lane.settle([RunSettlement(run.lease, [(row.id, outcome) for row, outcome in rows])])
 
 
 def payloads(claimed: RunClaim) -> dict[str | None, list[bytes]]:

@@ -47,22 +47,25 @@ class MemoryRuns:
             head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
             head.deliveries_count += 1
             taken = due[: 1 if alone else rows_per_key]
-            leased = {"acquired_token": token, "acquired_epoch": now, "lease_expires_epoch": now + seconds}
-            counts = [row.deliveries_count + (row is not head) for row in taken]
-            runs.append(
-                Run(
-                    [
-                        replace(row, claimed_at=began, suspect=suspects, deliveries_count=count, **leased)
-                        for row, count in zip(taken, counts, strict=True)
-                    ]
-                )
-            )
+            runs.append(Run([self._lend(row, head, began, suspect=suspects) for row in taken]))
             if len(runs) == keys:
                 ended = rows is heads[-1]
                 break
         next_due = min(waits, default=None)
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(runs, began + seconds, more, next_due, expired)
+
+    @staticmethod
+    def _lend(row: OutboxRow, head: OutboxRow, began: float, *, suspect: bool) -> OutboxRow:
+        return replace(
+            row,
+            acquired_token=head.acquired_token,
+            acquired_epoch=head.acquired_epoch,
+            lease_expires_epoch=head.lease_expires_epoch,
+            deliveries_count=row.deliveries_count + (row is not head),
+            claimed_at=began,
+            suspect=suspect,
+        )
 
     def _keys(self, queue: str) -> list[tuple[str, list[OutboxRow]]]:
         keys: dict[str, list[OutboxRow]] = {}

@@ -1,7 +1,7 @@
 """Claims and settles of runs on Postgres, each in one statement."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
@@ -12,7 +12,8 @@ from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import Ack, Dead, Retry, clean_exception_text, epoch_or_none
-from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.rows import NewRow, OutboxRow
+from faststream_outbox.storage.statements import Statement
 
 # What a claim says of itself, before the rows that it brought.
 _SUMMARY: Final = 6
@@ -44,13 +45,17 @@ class PostgresRuns:
         more = cursor.record(plan, last=last, ended=ended, found=len(claimed), next_due=next_due)
         return RunClaim(claimed, began + seconds, more, next_due, bool(expired))
 
-    async def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
-        """Write what became of runs; returns the leases that still held, whose runs were written."""
+    @property
+    def settle(self) -> Statement:
+        """The statement that writes what became of runs; it returns the leases that still held."""
+        return self._statements.settle
+
+    def columns(self, settlements: Sequence[RunSettlement]) -> list[list[Any]]:
+        """Tell what that statement takes; the settlements come in the order of their leases."""
         entries, keeps_dead = _Entries(), self._statements.keeps_dead
-        for settlement in sorted(settlements, key=lambda each: each.lease):
+        for settlement in settlements:
             entries.add(settlement, keeps_dead=keeps_dead)
-        records = await self._executor.fetch(self._statements.settle, *entries.columns(keeps_dead=keeps_dead))
-        return frozenset(Lease(row_id, token) for row_id, token in records)
+        return entries.columns(keeps_dead=keeps_dead)
 
 
 @dataclass(slots=True)

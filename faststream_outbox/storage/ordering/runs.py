@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faststream_outbox.storage.outcomes import Outcome, Retry
+from faststream_outbox.storage.outcomes import Outcome, Retry, Settlement
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
@@ -66,3 +66,6 @@ class RunSettlement:
             raise ValueError(f"The outcomes of a run begin with that of its head, row {self.lease.row_id}.")
         if any(isinstance(outcome, Retry) for _, outcome in self.outcomes[:-1]):
             raise ValueError("A row that is to be tried again blocks its key: nothing after it can be settled.")
+
+
+AnySettlement = Settlement | RunSettlement

@@ -1,0 +1,70 @@
+"""When to ask for rows with a key, and for how many keys: whoever has none must not pay for those who have."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from faststream_outbox.storage import StoreConnection
+from faststream_outbox.storage.ordering import KeyCursor, RunClaim
+
+# While rows without a key are claimed one batch after the other, keys are looked for so often.
+_LOOK_EVERY: Final = 0.05
+# How much the length of a claim's runs counts against those before it.
+_WEIGHT: Final = 0.2
+
+
+class Keys:
+    """A subscriber's view of the keys in its queues."""
+
+    def __init__(self, queues: Sequence[str], *, rows_per_key: int, lease_seconds: float) -> None:
+        self._fresh, self._suspects = KeyCursor(queues), KeyCursor(queues)
+        self._rows_per_key = rows_per_key
+        self._lease_seconds = lease_seconds
+        self._length = 1.0
+        self._looked_at = -math.inf
+        # Whether keys were met whose holder let its lease run out.
+        self.have_suspects = True  # for all we know
+
+    @property
+    def are_due(self) -> bool:
+        """Whether it is time to look for runs."""
+        return not self._fresh.at_rest or time.monotonic() >= self._looked_at + _LOOK_EVERY
+
+    @property
+    def more(self) -> bool:
+        """Whether another claim is likely to bring runs."""
+        return not self._fresh.at_rest
+
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds the next run is due."""
+        return self._fresh.next_due
+
+    def restart(self) -> None:
+        """Look again: rows may have come, or time has passed."""
+        self._fresh.restart()
+
+    async def claim(self, lane: StoreConnection, room: int) -> RunClaim:
+        """Claim runs for about so many rows."""
+        self._looked_at = time.monotonic()
+        keys = max(1, int(room / max(1.0, self._length)))
+        claim = await lane.claim_runs(
+            self._fresh, keys=keys, rows_per_key=self._rows_per_key, lease_seconds=self._lease_seconds
+        )
+        self.have_suspects = self.have_suspects or claim.suspects
+        if claim.runs:
+            length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
+            self._length += _WEIGHT * (length - self._length)
+        return claim
+
+    async def claim_suspect(self, lane: StoreConnection) -> RunClaim:
+        """Claim one key whose lease ran out."""
+        self._suspects.restart()
+        while True:
+            claim = await lane.claim_runs(
+                self._suspects, keys=1, rows_per_key=1, lease_seconds=self._lease_seconds, suspects=True
+            )
+            if claim.runs or self._suspects.at_rest:
+                self.have_suspects = bool(claim.runs)
+                return claim

@@ -1,0 +1,158 @@
+"""Messages with a key: in their order, one at a time, and no key in the way of another."""
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from faststream_outbox import ConstantRetry, NoRetry
+from faststream_outbox.annotations import OutboxMessage, OutboxSession
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on, publish, started, until, until_empty
+
+AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=50)
+
+
+async def publish_keyed(broker: Any, postgres: PostgresBackend, *messages: tuple[str, int], queue: str = "q") -> None:
+    async with postgres.transaction() as session:
+        keys, bodies = [key for key, _ in messages], [{"key": key, "number": number} for key, number in messages]
+        await broker.publish_batch(*bodies, queue=queue, session=session, keys=keys)
+
+
+async def test_the_messages_of_a_key_come_in_order_and_one_at_a_time(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+    seen, running = defaultdict[str, list[int]](list), set[str]()
+
+    @broker.subscriber("q", max_workers=8)
+    async def handle(body: dict[str, Any]) -> None:
+        key = body["key"]
+        assert key not in running
+        running.add(key)
+        await asyncio.sleep(0.001)
+        seen[key].append(body["number"])
+        running.discard(key)
+
+    messages = [(f"k{number % 7}", number) for number in range(200)]
+    await publish_keyed(broker, postgres, *messages[:100])
+    async with started(broker):
+        for one in messages[100:]:
+            await publish_keyed(broker, postgres, one)
+        await until_empty(postgres)
+    assert seen == {f"k{n}": [number for key, number in messages if key == f"k{n}"] for n in range(7)}
+
+
+async def test_rows_with_and_without_a_key_share_a_queue(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[Any]()
+
+    @broker.subscriber("q")
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append(body["number"])
+
+    await publish(broker, postgres, {"number": 1}, {"number": 2})
+    await publish_keyed(broker, postgres, ("a", 3), ("b", 4))
+    async with started(broker):
+        await until_empty(postgres)
+    assert sorted(seen) == [1, 2, 3, 4]
+
+
+async def test_a_message_that_fails_blocks_its_key_and_only_its_key(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[Any]()
+
+    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.3))
+    async def handle(body: dict[str, Any], message: OutboxMessage) -> None:
+        seen.append((body["key"], body["number"]))
+        if body == {"key": "a", "number": 2} and message.raw_message.attempts_count < 2:
+            raise ValueError
+
+    await publish_keyed(broker, postgres, *((key, number) for number in range(1, 4) for key in "ab"))
+    async with started(broker):
+        await until_empty(postgres)
+    assert [number for key, number in seen if key == "a"] == [1, 2, 2, 2, 3]
+    assert [number for key, number in seen if key == "b"] == [1, 2, 3]
+    assert seen.index(("b", 3)) < seen.index(("a", 3))
+
+
+async def test_a_dead_message_lets_its_key_go_on(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append(body["number"])
+        if body["number"] == 2:
+            raise ValueError
+
+    await publish_keyed(broker, postgres, ("a", 1), ("a", 2), ("a", 3))
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == [1, 2, 3]
+    [dead] = await postgres.dead_letters()
+    assert dead.entity_key == "a"
+
+
+async def test_a_batch_has_all_of_one_key(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[list[tuple[str, int]]]()
+
+    @broker.subscriber("q", batch=True, retry_strategy=AT_ONCE)
+    async def handle(bodies: list[dict[str, Any]]) -> None:
+        calls.append([(body["key"], body["number"]) for body in bodies])
+        if len(calls) == 1:
+            raise ValueError
+
+    await publish_keyed(broker, postgres, *((key, number) for number in range(4) for key in "ab"))
+    async with started(broker):
+        await until_empty(postgres)
+    first = calls[0][0][0]
+    other = "b" if first == "a" else "a"
+    assert calls[0] == [(first, number) for number in range(4)]
+    assert [(other, number) for number in range(4)] in calls
+    done = [one for call in calls[1:] for one in call if one[0] == first]
+    assert done == [(first, number) for number in range(4)]
+
+
+async def test_a_session_deletes_one_row_of_a_key_after_the_other(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q")
+    async def handle(body: dict[str, Any], session: OutboxSession) -> None:
+        assert session is not None
+        seen.append(body["number"])
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(5)))
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == list(range(5))
+
+
+async def test_what_comes_while_a_key_is_busy_is_handled_when_it_is_free(postgres: PostgresBackend) -> None:
+    broker, seen, go_on = broker_on(postgres), list[int](), asyncio.Event()
+
+    @broker.subscriber("q", min_fetch_interval=60, max_fetch_interval=60)
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append(body["number"])
+        await go_on.wait()
+
+    async with started(broker):
+        await publish_keyed(broker, postgres, ("a", 1))
+        await until(lambda: seen)
+        await publish_keyed(broker, postgres, ("a", 2))
+        await asyncio.sleep(0.3)
+        assert seen == [1]
+        go_on.set()
+        await until_empty(postgres)
+    assert seen == [1, 2]
+
+
+async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q", lease_ttl_seconds=5)
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append(body["number"])
+
+    await publish_keyed(broker, postgres, ("a", 1), ("a", 2))
+    await postgres.run(
+        "UPDATE outbox SET acquired_token = gen_random_uuid(), lease_expires_at = now() + interval '1 s', "
+        "deliveries_count = 1 WHERE id = (SELECT min(id) FROM outbox)"
+    )
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == [1, 2]
