@@ -5,6 +5,8 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from faststream_outbox.storage.commits import autocommits
+
 # Each subscriber claims on one connection and settles on another, whatever its max_workers is.
 PER_SUBSCRIBER: Final = 2
 # Somebody must be able to publish meanwhile, and to answer a ping.
@@ -18,6 +20,8 @@ def check_pool(engine: AsyncEngine | None, *, subscribers: int, handlers: int) -
     """
     if engine is None:
         raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
+    if handlers and autocommits(engine.sync_engine):
+        raise RuntimeError("OutboxSession needs transactions, and this engine commits each statement: AUTOCOMMIT.")
     pool = engine.sync_engine.pool
     if isinstance(pool, StaticPool):
         raise RuntimeError("A StaticPool has one connection for all, and a subscriber needs two of its own.")  # noqa: TRY004 - no argument is wrong

@@ -173,8 +173,8 @@ class Store(ABC):
         """Open a transaction of the store's own to insert in, committed at its end."""
 
     @abstractmethod
-    def share_transaction(self) -> SharedTransaction:
-        """Begin a transaction for a handler to write in, which is committed if its rows could be deleted in it."""
+    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
+        """Begin a transaction for a handler to write in, which is committed if all its rows can be deleted in it."""
 
     @abstractmethod
     async def look(self) -> list[tuple[str, Exception]]:

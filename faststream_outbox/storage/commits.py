@@ -61,6 +61,14 @@ def autocommits(engine: Engine) -> bool:
     return level == "AUTOCOMMIT"
 
 
+def is_strict(connection: Connection) -> bool:
+    """Tell whether a transaction fails at rows that were changed after it began."""
+    dialect = connection.dialect
+    level = connection.get_execution_options().get("isolation_level")
+    level = level or getattr(dialect, "_on_connect_isolation_level", None) or dialect.default_isolation_level
+    return level in ("REPEATABLE READ", "SERIALIZABLE")
+
+
 def _committed(session: Session) -> None:
     # This comes for a released savepoint too, when nobody else can see anything yet.
     if _PENDING in session.info and not session.in_nested_transaction():

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, event
@@ -17,7 +18,7 @@ _KEYWORD: Final = "close_resets_only"
 USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
 
 _FAILED_TRANSACTION: Final = "25P02"
-# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it.
+# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, but by this guard.
 _GUARDED: Final = "faststream_outbox.guarded"
 
 
@@ -36,7 +37,8 @@ class GuardedTransaction:
         self.session = session
         sync_session = session.sync_session
         self._root = sync_session.get_transaction() or sync_session.begin()
-        sync_session.info[_GUARDED] = True
+        self._connections: set[Connection] = set()
+        sync_session.info[_GUARDED] = self
 
     async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
         """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
@@ -58,11 +60,26 @@ class GuardedTransaction:
                 await self.session.commit()
             return agreed
         finally:
-            await self.session.close()
+            await self.rollback()
 
     async def rollback(self) -> None:
-        """Undo all that was written through the session."""
-        await self.session.close()
+        """Undo all that was not committed, and give the connection back."""
+        try:
+            await self.session.close()
+        except Exception:  # noqa: BLE001 - whatever it is, the connection must not stay with us
+            await self.session.run_sync(self._throw_away)
+
+    def begun(self, connection: Connection) -> None:
+        """Hear of a connection on which the transaction, or a savepoint of it, begins."""
+        self._connections.add(connection)
+
+    def _throw_away(self, _session: Session) -> None:
+        """Disconnect, which undoes as much: something that the handler has left behind still uses the connection."""
+        for connection in self._connections:
+            with suppress(Exception):
+                connection.invalidate()
+            with suppress(Exception):
+                connection.close()
 
     def _is_open(self) -> bool:
         return self._root.is_active and self.session.sync_session.get_transaction() is self._root
@@ -95,8 +112,10 @@ def _guard_connection(session: Session, transaction: SessionTransaction, connect
             connection.invalidate()
             raise
 
-    if _GUARDED in session.info and not transaction.nested:
-        event.listen(connection, "commit", refuse)
+    if _GUARDED in session.info:
+        session.info[_GUARDED].begun(connection)
+        if not transaction.nested:
+            event.listen(connection, "commit", refuse)
 
 
 # On the class, once, and so on every session there is.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,7 +32,7 @@ from faststream_outbox.storage.outcomes import (
     FailureReason,
     clean_exception_text,
 )
-from faststream_outbox.storage.rows import NewRow, OutboxRow, to_datetime
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
 from faststream_outbox.storage.sharing import SharedTransaction
 
 _NO_LEASE: Final = float("-inf")
@@ -123,8 +123,9 @@ class MemoryStore(Store):
         """Open nothing: what is inserted is there at once."""
         yield
 
-    def share_transaction(self) -> SharedTransaction:
+    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Refuse: rows in memory and a database's rows cannot be committed together."""
+        del leases
         raise NotImplementedError(
             "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
             "message are one. In memory there is none, and nothing would be rolled back: test this handler with "

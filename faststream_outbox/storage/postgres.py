@@ -20,7 +20,7 @@ from faststream_outbox.storage.base import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.checks import check_count, check_name
-from faststream_outbox.storage.commits import AnySession, after_commit, autocommits
+from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
     Records,
@@ -137,15 +137,16 @@ class PostgresStore(Store):
         async with self.engine.begin() as connection:
             yield connection
 
-    def share_transaction(self) -> SharedTransaction:
+    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
         if self.engine is None:
             raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
-        if autocommits(self.engine.sync_engine):
-            raise RuntimeError(
-                "OutboxSession needs transactions, and this engine commits each statement by itself (AUTOCOMMIT)."
-            )
-        return SharedTransaction(AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE), self._delete_in)
+        session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
+        return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
+
+    def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        ids, tokens = zip(*sorted(leases), strict=True)
+        run_on(connection, self._statements.lock, list(ids), list(tokens))
 
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow]

@@ -3,21 +3,36 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox.storage.commits import is_strict
 from faststream_outbox.storage.guard import GuardedTransaction
 from faststream_outbox.storage.rows import Lease, NewRow
 
 # Deletes rows, and inserts others, in a session's transaction; tells which leases held.
 Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow]], Awaitable[frozenset[Lease]]]
+# Locks the rows on a connection where a transaction has just begun.
+Lock = Callable[[Connection], None]
 
 
 class SharedTransaction(GuardedTransaction):
     """Either the handler's writes are there and its rows are not, or the other way round."""
 
-    def __init__(self, session: AsyncSession, delete: Delete) -> None:
+    def __init__(self, session: AsyncSession, delete: Delete, lock: Lock) -> None:
         super().__init__(session)
         self._delete = delete
+        self._lock = lock
+
+    def begun(self, connection: Connection) -> None:
+        """Lock the rows first, if the transaction's isolation is so strict that it could not delete them otherwise.
+
+        It could not after a renewal of their leases. A row that is locked is not renewed, and nobody else gets it.
+        """
+        first = connection not in self._connections
+        super().begun(connection)
+        if first and is_strict(connection):
+            self._lock(connection)
 
     async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
         """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False."""

@@ -145,6 +145,7 @@ class Statements:
         self.renew = self._renew()
         self.release = self._release()
         self.delete = self._delete()
+        self.lock = self._lock()
         self.delete_and_insert = self._delete_and_insert()
         self.retry = self._retry()
         self.bury = None if self._dlq is None else self._bury()
@@ -265,6 +266,10 @@ RETURNING l.id, l.token""")
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
  WHERE {_HELD} RETURNING l.id, l.token""")
+
+    def _lock(self) -> Statement:
+        return Statement(f"""SELECT o.id FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)
+ WHERE {_HELD} FOR UPDATE OF o""")
 
     def _delete_and_insert(self) -> Statement:
         # Rows come in groups of a known size: a group is deleted, and its outputs inserted, if and only if all of its

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import Ack, NewRow, OutboxRow, Retry, Settled, Settlement, SharedTransaction, Store
-from faststream_outbox.subscriber.handling import Handled, free
+from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.verdicts import Judge
 
 _GROUPS: Final = count(1)
@@ -22,6 +22,7 @@ class Call:
         self._store = store
         self._may_share = shares_transaction
         self._transaction: SharedTransaction | None = None
+        self._over = False
         self.deliveries = tuple(map(OutboxDelivery.of, rows))
         company, open_session = len(rows), self._open_session
         for delivery in self.deliveries:
@@ -42,17 +43,24 @@ class Call:
         if not self._may_share:
             # Nor would its connection have been reckoned with, or what the handler raises been noticed.
             raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
+        if self._over:
+            raise RuntimeError(
+                "There is a session for a message while its handler runs, and this handler has ended: nobody would "
+                "commit what is written now. Open a session of your own."
+            )
         if self._transaction is None:
-            self._transaction = self._store.share_transaction()
+            self._transaction = self._store.share_transaction([delivery.lease for delivery in self.deliveries])
         return self._transaction.session
 
     async def abandon(self) -> None:
         """Undo what was written through the session."""
+        self._over = True
         if self._transaction is not None:
             await self._transaction.rollback()
 
     async def conclude(self, judge: Judge, error: BaseException | None) -> Handled:
         """Judge every message after the handler returned, or raised `error`; then commit or roll back."""
+        self._over = True
         settlements = self._judge(judge, error)
         if self._transaction is None:
             return Handled(settlements)
@@ -70,12 +78,9 @@ class Call:
             return Handled(self._judge_acks(judge, failure, settlements))
         if committed:
             return Handled(settlements, Settled(held=leases))
-        if len(acked) == 1:
+        if len(leases) == 1:
             return Handled(settlements, Settled(lost=leases))
-        return Handled([free(settlement, self._attempts(settlement)) for settlement in settlements])
-
-    def _attempts(self, settlement: Settlement) -> int:
-        return next(each.attempts_count for each in self.deliveries if each.id == settlement.lease.row_id)
+        return Handled(self._give_back(settlements))
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
         settlements = [Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries]
@@ -90,6 +95,13 @@ class Call:
                 settlement = Settlement(delivery.lease, judge.outcome(delivery, error))  # noqa: PLW2901 - judged anew
             judged.append(settlement)
         return _in_step(judged)
+
+    def _give_back(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Free those of a batch at once that did not lose their leases, no attempt counted; who did, settling tells."""
+        return [
+            Settlement(each.lease, Retry(0.0, delivery.attempts_count)) if isinstance(each.outcome, Ack) else each
+            for delivery, each in zip(self.deliveries, settlements, strict=True)
+        ]
 
     def _group(self, settlements: list[Settlement]) -> list[Settlement]:
         """Tie the acknowledgements of a batch together if it has outputs, which answer all of them."""

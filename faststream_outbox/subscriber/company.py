@@ -39,7 +39,9 @@ class Company:
 
     def _in_company(self, row: OutboxRow) -> bool:
         """Whether a row had company when it last failed, for all we know."""
-        return row.id in self._failed or (row.attempts_count > 0 and self._most >> min(row.attempts_count - 1, 64) > 1)
+        if row.id in self._failed:
+            return self._failed[row.id] > 1
+        return row.attempts_count > 0 and self._most >> min(row.attempts_count - 1, 64) > 1
 
     def failed(self, row_id: int, count: int) -> None:
         """Take note that a call failed that had so many rows, this one among them."""
@@ -49,5 +51,5 @@ class Company:
             self._failed.popitem(last=False)
 
     def forget(self, row_id: int) -> None:
-        """Forget a row that is settled, or failed by itself."""
+        """Forget a row that is settled, or failed by a verdict of its own."""
         self._failed.pop(row_id, None)

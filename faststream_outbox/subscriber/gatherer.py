@@ -1,7 +1,7 @@
 """Gathers the rows of one call: what is there, and what comes in time."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from faststream_outbox.storage import Retry, Settlement
 from faststream_outbox.subscriber.company import Company
@@ -30,10 +30,17 @@ class Gatherer:
         """Tell whether a row was delivered too often to be run once more."""
         return self._company.is_given_up(held.row)
 
-    def learn(self, settlements: Iterable[Settlement]) -> None:
-        """Take note of what became of a call's rows: those that failed together meet fewer next time."""
+    def learn(self, settlements: Sequence[Settlement]) -> None:
+        """Take note of what became of a call's rows: those that failed together meet fewer next time.
+
+        What was a call by itself and failed stays by itself: fresh rows would fail with it. Not so what failed by its
+        own verdict among others.
+        """
+        if self.max_records == 1:
+            return
+        alone = len(settlements) == 1
         for settlement in settlements:
-            if isinstance(outcome := settlement.outcome, Retry) and outcome.company > 1:
+            if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.company > 1):
                 self._company.failed(settlement.lease.row_id, outcome.company)
             else:
                 self._company.forget(settlement.lease.row_id)

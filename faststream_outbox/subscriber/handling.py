@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from faststream_outbox.storage import Ack, OutboxRow, Retry, Settled, Settlement
+from faststream_outbox.storage import OutboxRow, Settled, Settlement
 
 NOTHING: Final = Settled()
 
@@ -23,11 +23,3 @@ class Handled:
 
 # Handles rows in one call. It answers for its own failures; what it raises all the same is a bug.
 Handle = Callable[[Sequence[OutboxRow]], Awaitable[Handled]]
-
-
-def free(settlement: Settlement, attempts: int) -> Settlement:
-    """Let a row go that was acknowledged in company, of which one was lost: nothing of theirs is written.
-
-    Whose lease still holds may be delivered again at once.
-    """
-    return Settlement(settlement.lease, Retry(0.0, attempts)) if isinstance(settlement.outcome, Ack) else settlement

@@ -25,18 +25,27 @@ def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
 
 
 class WatchHandler(BaseMiddleware):
-    """Tells of what a handler raised, although a middleware around this one may make nothing of it."""
+    """Tells of what a handler, or the publishing of its answer, raised, although another middleware hides it."""
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Call the handler."""
         try:
             return await call_next(msg)
-        except AckMessage:
-            raise  # a way to return
-        except BaseException:
-            for delivery in msg.deliveries:
-                delivery.raised = True
+        except BaseException as error:
+            self._tell_of(error)
             raise
+
+    async def after_processed(self, exc_type: Any = None, exc_val: Any = None, exc_tb: Any = None) -> bool | None:
+        """Hear of it before the middlewares around this one do."""
+        if exc_val is not None:
+            self._tell_of(exc_val)
+        return await super().after_processed(exc_type, exc_val, exc_tb)
+
+    def _tell_of(self, error: BaseException) -> None:
+        if isinstance(error, AckMessage):
+            return  # a way to return
+        for delivery in self.msg if isinstance(self.msg, tuple) else (self.msg,):
+            delivery.raised = True
 
 
 class PropagateHeaders(BaseMiddleware):

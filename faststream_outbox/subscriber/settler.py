@@ -10,7 +10,7 @@ from typing import Final
 
 from faststream_outbox.storage import Ack, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.subscriber.events import describe
-from faststream_outbox.subscriber.handling import Handled, free
+from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -147,24 +147,30 @@ class Settler(Loop):
                     self._expect(outcome.bounded_delay)
                 case Ack(outputs):
                     queues.update(output.queue for output in outputs)
-        torn = {each.lease: each for each in batch if each.group is not None and each.lease in settled.lost}
-        for held in self._ledger.strike(lease for lease in settled.lost if lease not in torn):
+        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
+        for held in self._ledger.strike(settled.lost - torn):
             self._journal.lost(held, phase_of(verdicts[held.lease]))
-        for lease, settlement in torn.items():
+        for lease in torn:
+            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
             if (left := self._ledger.find(lease)) is not None:
-                self.put(free(settlement, left.row.attempts_count))
+                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
         self._refusals.forget(settled.held | settled.lost)
         if queues:
             self._announce(queues)
 
     def _keep(self, batch: Iterable[Settlement], settled: Settled) -> None:
-        """Put back what is still to be written, unless its lease is over: then others have it, or will."""
+        """Put back what is still to be written, unless its lease is over: then others have it, or will.
+
+        A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
+        """
         unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        lasting = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        kept, groups = {s.lease for s in standing}, {s.group for s in standing} - {None}
+        lasting = [s for s in unsettled if s.lease in kept or s.group in groups]
         self._terminal.put_back([s for s in lasting if self._basket(s) is self._terminal])
         self._retry.put_back([s for s in lasting if self._basket(s) is self._retry])
-        kept = {s.lease for s in lasting}
-        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in kept):
+        put_back = {s.lease for s in lasting}
+        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
             self._abandon(held)
 
     def _refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:

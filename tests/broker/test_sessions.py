@@ -299,6 +299,31 @@ async def test_half_of_the_writes_are_not_kept_although_somebody_handles_the_exc
     assert (await effects(postgres), answers) == ([], ["failed"])
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_writes_are_not_kept_without_the_answer_although_somebody_handles_the_exception(
+    postgres: PostgresBackend, batch: bool
+) -> None:
+    exceptions = ExceptionMiddleware()
+
+    @exceptions.add_handler(Exception)
+    def swallow(error: Exception) -> None:
+        del error
+
+    broker = broker_on(postgres, middlewares=[exceptions])
+
+    @broker.publisher("answers")
+    @broker.subscriber("q", batch=batch)
+    async def handle(body: Any, session: OutboxSession) -> object:
+        del body
+        await write(session, 1)
+        return object()  # which cannot be encoded
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    assert await effects(postgres) == []
+
+
 @pytest.mark.parametrize("way", ["commit", "begin", "rollback", "close", "swallow"])
 async def test_a_handler_that_ends_the_transaction_itself_has_failed(postgres: PostgresBackend, way: str) -> None:
     broker = broker_on(postgres)
@@ -400,6 +425,33 @@ async def test_the_end_of_a_drain_rolls_back(postgres: PostgresBackend) -> None:
     assert (row.attempts_count, row.acquired_token) == (0, None)
 
 
+@pytest.mark.parametrize("raises", [True, False])
+async def test_what_a_handler_leaves_behind_does_not_keep_the_connection(
+    postgres: PostgresBackend, raises: bool
+) -> None:
+    """As `asyncio.gather` does when one of its branches raises: the others go on, and use the session."""
+    broker, left_behind = broker_on(postgres), list[asyncio.Task[None]]()
+
+    async def use(session: AsyncSession) -> None:
+        while True:
+            await session.execute(text("SELECT pg_sleep(0.05)"))
+
+    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.0, max_attempts=3))
+    async def handle(number: int, session: OutboxSession) -> None:
+        await write(session, number)
+        left_behind.append(asyncio.create_task(use(session)))
+        await asyncio.sleep(0.02)
+        if raises:
+            raise ValueError(number)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await asyncio.gather(*left_behind, return_exceptions=True)
+    assert await effects(postgres) == ([] if await postgres.dead_letters() else [1])
+    assert postgres.engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined] # a QueuePool has it
+
+
 async def test_a_connection_that_is_lost_is_a_failed_attempt(postgres: PostgresBackend) -> None:
     broker, attempts = broker_on(postgres), list[int]()
 
@@ -432,6 +484,27 @@ async def test_renewals_do_not_disturb_it(postgres: PostgresBackend) -> None:
     assert (await effects(postgres), attempts) == ([1], [1])
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_renewals_do_not_disturb_a_strict_transaction(postgres: PostgresBackend, level: str) -> None:
+    """It could not delete a row that was changed after it began, and each attempt would fail like that."""
+    engine = create_async_engine(postgres.engine.url, isolation_level=level)
+    broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
+    attempts = list[int]()
+
+    @broker.subscriber("q", lease_ttl_seconds=0.6, retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        attempts.append(number)
+        await write(session, number)
+        async with session.begin_nested():
+            await asyncio.sleep(1.5)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await engine.dispose()
+    assert (await effects(postgres), attempts) == ([1], [1])
+
+
 async def test_a_pool_without_a_connection_for_every_such_handler_is_refused(postgres: PostgresBackend) -> None:
     engine = create_async_engine(postgres.engine.url, pool_size=6, max_overflow=0)
     broker = OutboxBroker(engine, outbox_table=postgres.outbox_table)
@@ -449,16 +522,14 @@ async def test_an_engine_without_transactions_is_refused(postgres: PostgresBacke
     engine = create_async_engine(postgres.engine.url, isolation_level="AUTOCOMMIT")
     broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
 
-    @broker.subscriber("q", retry_strategy=NoRetry())
+    @broker.subscriber("q")
     async def handle(number: int, session: OutboxSession) -> None:
         raise AssertionError(number, session)
 
-    await publish(broker, postgres, 1)
-    async with started(broker):
-        await until_empty(postgres)
+    with pytest.raises(RuntimeError, match="AUTOCOMMIT"):
+        await broker.start()
+    await broker.stop()
     await engine.dispose()
-    [dead] = await postgres.dead_letters()
-    assert "AUTOCOMMIT" in str(dead.last_exception)
 
 
 async def test_memory_refuses_what_it_cannot_promise(postgres: PostgresBackend) -> None:
@@ -496,3 +567,22 @@ async def test_a_message_that_was_taken_has_no_session(postgres: PostgresBackend
         with pytest.raises(RuntimeError, match="while its handler runs"):
             _ = message.session
         await message.ack()
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_message_has_no_session_after_its_handler(postgres: PostgresBackend, used: bool) -> None:
+    """It would hold a connection of the pool, and a transaction, that nobody ends."""
+    broker, kept = broker_on(postgres), list[Any]()
+
+    @broker.subscriber("q")
+    async def handle(number: int, message: OutboxMessage, session: OutboxSession) -> None:
+        del number
+        if used:
+            await session.execute(text("SELECT 1"))
+        kept.append(message)
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+        with pytest.raises(RuntimeError, match="has ended"):
+            _ = kept[0].session

@@ -27,7 +27,8 @@ async def one_connection(postgres: PostgresBackend) -> AsyncIterator[AsyncEngine
 async def settle(postgres: PostgresBackend, store: PostgresStore, cursor: ClaimCursor, outputs: list[NewRow]) -> None:
     async with postgres.store.connect() as lane:
         rows = (await lane.claim(cursor, limit=1, lease_seconds=60)).rows
-    assert await store.share_transaction().settle([row.lease for row in rows], outputs)
+    leases = [row.lease for row in rows]
+    assert await store.share_transaction(leases).settle(leases, outputs)
 
 
 @pytest.mark.parametrize("outputs", [[], [NewRow("other", b"")]], ids=["plain", "outputs"])
@@ -60,7 +61,7 @@ async def test_the_users_settings_are_there_before_and_after(
     for _ in range(2):
         await postgres.fill(1)
         [row] = (await postgres.claim("q")).rows
-        transaction = store.share_transaction()
+        transaction = store.share_transaction([row.lease])
         shown.append((await transaction.session.execute(show)).one())
         assert await transaction.settle([row.lease], [])
     assert shown[0] == shown[1] != tuple(LANE_SETTINGS.values())

@@ -78,6 +78,16 @@ async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
     assert await gather(gatherer) == 2
 
 
+async def test_what_failed_as_a_call_by_itself_stays_by_itself() -> None:
+    """It is the one to blame, and fresh rows would fail with it each time that it is tried again."""
+    ledger = Ledger()
+    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    [poison], fresh = await rows(1, attempts=2), await rows(50)
+    gatherer.learn(failed([poison], 1))
+    admit(ledger, [poison, *fresh])
+    assert [await gather(gatherer) for _ in range(2)] == [1, 50]
+
+
 @pytest.mark.parametrize(("attempts", "limit"), [(0, 500), (1, 250), (3, 62), (8, 1), (9, 1), (10_000, 1)])
 async def test_attempts_count_for_halvings_where_nothing_else_is_known(attempts: int, limit: int) -> None:
     [row] = await rows(1, attempts=attempts)

@@ -2,16 +2,28 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settled, Settlement, StoreConnection
+from faststream_outbox.storage import (
+    Ack,
+    Dead,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    Retry,
+    Settled,
+    Settlement,
+    StoreConnection,
+)
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.subscriber import refusals, settler
+from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import MemoryBackend
 from tests.subscriber.pipelines import Reports, fill, running, until_empty
 
@@ -210,3 +222,29 @@ async def test_a_row_of_which_everything_is_refused_is_left_to_its_lease(
     [abandoned] = reports.counted("dispatch_abandoned")
     assert abandoned["duration_seconds"] >= 0
     assert len(await backend.rows()) == 1
+
+
+async def test_a_group_is_not_torn_by_the_end_of_one_of_its_leases(backend: ScribeBackend) -> None:
+    """What is left of it would be deleted as if it were all of it, without the answer that the other one carries."""
+
+    async def handle(rows: Sequence[OutboxRow]) -> Handled:
+        answers = (NewRow("answers", b"to all of them"),)
+        return Handled([Settlement(row.lease, Ack(() if n else answers), group=1) for n, row in enumerate(rows)])
+
+    pipeline = Pipeline(
+        backend.store, ["q"], handle, options=PipelineOptions(max_records=3, max_interval=0.1), monitor=Reports()
+    )
+    await fill(backend, 3)
+
+    def fail_once(_outcome: Outcome) -> bool:
+        backend.scribe.refuse = lambda _outcome: False
+        next(iter(pipeline._ledger._held.values())).expires_at = 0.0  # the first lease ends meanwhile
+        raise ConnectionError
+
+    backend.scribe.refuse = fail_once
+    pipeline.start()
+    async with asyncio.timeout(10):
+        while len(backend.scribe.batches) < 2:
+            await asyncio.sleep(0.01)
+    await pipeline.stop(5)
+    assert [row.queue for row in await backend.rows()] == ["answers"]

@@ -1,0 +1,70 @@
+"""The bank: accepts transfers, moves their money, and notifies whoever gets it."""
+
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from examples.bank.messages import NOTIFICATIONS, TRANSFERS, MoneyMoved, TransferAccepted
+from examples.bank.tables import Account, LedgerLine, Notification, Transfer
+from faststream_outbox import ConstantRetry, OutboxBroker, OutboxRouter
+from faststream_outbox.annotations import OutboxMessage, OutboxSession
+
+WORKERS = 4
+MAX_ATTEMPTS = 3
+# How long the messages of a process that was killed wait for the next one; the default is a minute.
+LEASE_SECONDS = 1.0
+
+router = OutboxRouter()
+
+
+class UnknownAccountError(Exception):
+    """There is no account of that number."""
+
+
+class StumbleError(Exception):
+    """A bug, or a service that does not answer: worth another try."""
+
+
+async def accept(
+    broker: OutboxBroker, session: AsyncSession, *, source: int, target: int, cents: int, stumbles: int = 0
+) -> int:
+    """Accept a transfer in the caller's transaction: its row and its message are committed together."""
+    transfer = Transfer(source=source, target=target, cents=cents)
+    session.add(transfer)
+    await session.flush()
+    message = TransferAccepted(transfer_id=transfer.id, source=source, target=target, cents=cents, stumbles=stumbles)
+    await broker.publish(message, queue=TRANSFERS, session=session)
+    return transfer.id
+
+
+@router.publisher(NOTIFICATIONS)
+@router.subscriber(
+    TRANSFERS,
+    max_workers=WORKERS,
+    lease_ttl_seconds=LEASE_SECONDS,
+    retry_strategy=ConstantRetry(delay_seconds=0.2, max_attempts=MAX_ATTEMPTS),
+)
+async def move(transfer: TransferAccepted, session: OutboxSession, message: OutboxMessage) -> MoneyMoved:
+    """Move the money. What is written and what is returned is committed when the message is deleted, or not at all."""
+    attempt = message.raw_message.attempts_count + 1
+    print(f"transfer {transfer.transfer_id}, attempt {attempt}: {transfer.cents} cents to {transfer.target}")
+    # By number, so that no two transfers wait for each other's account.
+    for account_id, cents in sorted([(transfer.source, -transfer.cents), (transfer.target, transfer.cents)]):
+        await _change(session, account_id, cents)
+    line = transfer.model_dump(include={"transfer_id", "source", "target", "cents"})
+    await session.execute(insert(LedgerLine).values(line))
+    if attempt <= transfer.stumbles:
+        raise StumbleError(f"transfer {transfer.transfer_id} failed with everything written, and nothing committed")
+    text = f"{transfer.cents} cents from account {transfer.source}"
+    return MoneyMoved(transfer_id=transfer.transfer_id, account_id=transfer.target, text=text)
+
+
+@router.subscriber(NOTIFICATIONS, batch=True, max_records=100, lease_ttl_seconds=LEASE_SECONDS)
+async def notify(moves: list[MoneyMoved], session: OutboxSession) -> None:
+    """Notify the owners, all that wait in one transaction."""
+    await session.execute(insert(Notification), [move.model_dump() for move in moves])
+
+
+async def _change(session: AsyncSession, account_id: int, cents: int) -> None:
+    change = update(Account).where(Account.id == account_id).values(cents=Account.cents + cents)
+    if (await session.execute(change.returning(Account.id))).first() is None:
+        raise UnknownAccountError(f"there is no account {account_id}")
