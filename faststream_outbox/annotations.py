@@ -10,12 +10,12 @@ Example:
 
 from typing import Annotated
 
-from faststream import Context
 from faststream.annotations import ContextRepo, Logger
 from faststream.params import NoCast
 
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.context import OnTheLoop
 from faststream_outbox.inbox import InboxSession
 from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
@@ -35,8 +35,8 @@ __all__ = [
     "OutboxSession",
 ]
 
-OutboxMessage = Annotated[_OutboxMessage, Context("message")]
-OutboxBatchMessage = Annotated[_OutboxBatchMessage, Context("message")]
-OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
-OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
-OutboxClient = Annotated[_OutboxClient, Context("broker.client")]
+OutboxMessage = Annotated[_OutboxMessage, OnTheLoop("message")]
+OutboxBatchMessage = Annotated[_OutboxBatchMessage, OnTheLoop("message")]
+OutboxBroker = Annotated[_OutboxBroker, OnTheLoop("broker")]
+OutboxProducer = Annotated[_OutboxProducer, OnTheLoop("broker._producer")]
+OutboxClient = Annotated[_OutboxClient, OnTheLoop("broker.client")]

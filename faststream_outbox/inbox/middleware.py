@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
-from faststream import BaseMiddleware, Context, ContextRepo
+from faststream import BaseMiddleware, ContextRepo
 from faststream.exceptions import AckMessage
 from faststream.message import SourceType, StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox.context import OnTheLoop
 from faststream_outbox.inbox.verdicts import HeldAck
 from faststream_outbox.message import OutboxDelivery
 
@@ -36,7 +37,7 @@ def _second_session() -> NoReturn:
 
 
 # The session in which the message is recorded. The inbox commits it: a handler writes with it, and no more.
-InboxSession = Annotated[AsyncSession, Context(_SESSION, initial=_no_session)]
+InboxSession = Annotated[AsyncSession, OnTheLoop(_SESSION, initial=_no_session)]
 
 
 class InboxMiddleware(BaseMiddleware):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox._faststream import ContextField
+from faststream_outbox.context import OnTheLoop
 
 
 class SharesTransaction:
@@ -18,16 +18,8 @@ SHARES_TRANSACTION: Final = SharesTransaction()
 SESSION: Final = "message.session"
 
 
-class _OnTheLoop(ContextField):
-    """Looks a name up in FastStream's context right here; FastDepends sends what it cannot await to a thread."""
-
-    async def use(self, /, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # it is awaited
-        """Look it up."""
-        return super().use(**kwargs)
-
-
 # The session of the transaction that deletes the message. It is committed when the handler has returned.
-OutboxSession = Annotated[AsyncSession, _OnTheLoop(SESSION), SHARES_TRANSACTION]
+OutboxSession = Annotated[AsyncSession, OnTheLoop(SESSION), SHARES_TRANSACTION]
 
 
 def asks_for_session(function: Callable[..., Any]) -> bool:
