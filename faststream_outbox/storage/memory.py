@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count, islice
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from unittest.mock import NonCallableMock
 
 from sqlalchemy import Connection
@@ -33,7 +33,6 @@ from faststream_outbox.storage.outcomes import (
     clean_exception_text,
 )
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
-from faststream_outbox.storage.sharing import SharedTransaction
 
 _NO_LEASE: Final = float("-inf")
 
@@ -123,14 +122,19 @@ class MemoryStore(Store):
         """Open nothing: what is inserted is there at once."""
         yield
 
-    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
+    def check_sharing(self) -> None:
         """Refuse: rows in memory and a database's rows cannot be committed together."""
-        del leases
         raise NotImplementedError(
             "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
             "message are one. In memory there is none, and nothing would be rolled back: test this handler with "
             "TestOutboxBroker(broker, with_real=True, engine=…), or call it yourself with a session of yours."
         )
+
+    def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
+        """Refuse."""
+        del leases
+        self.check_sharing()
+        raise AssertionError
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Find nothing amiss: the rows are here."""

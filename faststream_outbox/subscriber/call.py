@@ -75,6 +75,7 @@ class Call:
         try:
             committed = await self._transaction.settle(list(leases), _outputs(acked))
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
+            judge.tell_of_failed_commit(self.deliveries, failure)
             return Handled(self._judge_acks(judge, failure, settlements))
         if committed:
             return Handled(settlements, Settled(held=leases))

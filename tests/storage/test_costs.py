@@ -132,7 +132,7 @@ async def test_wal_per_row(postgres: PostgresBackend) -> None:
         claim = claim.replace(f"${number}", argument)
     assert await wal_bytes(postgres, claim) / 500 <= 200
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}' WHERE id <= 500")
-    delete = statements.delete.text.replace("$1", IDS).replace("$2", TOKENS)
+    delete = statements.delete_batch.text.replace("$1", IDS).replace("$2", TOKENS)
     assert await wal_bytes(postgres, delete) / 500 <= 75
 
 
