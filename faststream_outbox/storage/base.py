@@ -173,10 +173,6 @@ class Store(ABC):
         """Open a transaction of the store's own to insert in, committed at its end."""
 
     @abstractmethod
-    def check_sharing(self) -> None:
-        """Refuse handlers that ask for a session, where there is no transaction to share."""
-
-    @abstractmethod
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction for a handler to write in, which is committed if all its rows can be deleted in it."""
 

@@ -122,19 +122,14 @@ class MemoryStore(Store):
         """Open nothing: what is inserted is there at once."""
         yield
 
-    def check_sharing(self) -> None:
+    def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
         """Refuse: rows in memory and a database's rows cannot be committed together."""
+        del leases
         raise NotImplementedError(
             "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
             "message are one. In memory there is none, and nothing would be rolled back: test this handler with "
             "TestOutboxBroker(broker, with_real=True, engine=…), or call it yourself with a session of yours."
         )
-
-    def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
-        """Refuse."""
-        del leases
-        self.check_sharing()
-        raise AssertionError
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Find nothing amiss: the rows are here."""

@@ -137,9 +137,6 @@ class PostgresStore(Store):
         async with self.engine.begin() as connection:
             yield connection
 
-    def check_sharing(self) -> None:
-        """Refuse nothing: here are transactions."""
-
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
         if self.engine is None:

@@ -179,8 +179,6 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
-        if sharing:
-            store.check_sharing()
 
         async def handle(rows: Sequence[OutboxRow]) -> Handled:
             call = Call(store, rows, shares_transaction=sharing)

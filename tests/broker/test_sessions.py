@@ -544,18 +544,6 @@ async def test_memory_refuses_what_it_cannot_promise(postgres: PostgresBackend) 
             await broker.publish(1, queue="q", session=None)
 
 
-async def test_memory_refuses_at_start_where_loops_would_only_log_it(postgres: PostgresBackend) -> None:
-    broker = broker_on(postgres)
-
-    @broker.subscriber("q")
-    async def handle(number: int, session: OutboxSession) -> None:
-        raise AssertionError(number, session)
-
-    with pytest.raises(NotImplementedError, match="with_real=True"):
-        async with TestOutboxBroker(broker, run_loops=True):
-            pass
-
-
 async def test_a_plain_function_is_refused(postgres: PostgresBackend) -> None:
     """What it executes is a coroutine that nobody awaits: its writes would be lost, and its message deleted."""
     broker = broker_on(postgres)
