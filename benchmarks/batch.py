@@ -20,7 +20,6 @@ from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.annotations import OutboxSession
 from faststream_outbox.storage import PostgresStore, StoreConnection
 from faststream_outbox.storage.drivers import open_executor
-from faststream_outbox.storage.postgres_lane import PostgresConnection
 
 TABLE: Final = "batch"
 EFFECTS: Final = "batch_effects"
@@ -62,7 +61,7 @@ class CountingStore(PostgresStore):
         """Open a lane."""
         assert self.engine is not None
         async with open_executor(self.engine) as executor:
-            yield PostgresConnection(CountingExecutor(executor, self._bench.meter), self._statements)
+            yield self.lane(CountingExecutor(executor, self._bench.meter))
 
 
 class Service:

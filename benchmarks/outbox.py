@@ -20,8 +20,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.cursor import ClaimPlan
 from faststream_outbox.storage.drivers import Executor, Records, open_executor
-from faststream_outbox.storage.postgres_lane import PostgresConnection
-from faststream_outbox.storage.statements import Statement, Statements
+from faststream_outbox.storage.statements import Statement
 
 # Longer than any scenario takes: a lease that runs out is not what is measured.
 LEASE_SECONDS: Final = 3600.0
@@ -54,7 +53,6 @@ class Outbox:
         self._outbox_table = make_outbox_table(self._metadata, name)
         self._dlq_table = make_dlq_table(self._metadata, f"{name}_dlq")
         self.store = PostgresStore(engine, self._outbox_table, dlq_table=self._dlq_table)
-        self._statements = Statements(self._outbox_table, self._dlq_table)
 
     async def create(self) -> None:
         """Create the tables, anew if they are there."""
@@ -71,7 +69,7 @@ class Outbox:
     async def lane(self) -> AsyncIterator[StoreConnection]:
         """Open what `PostgresStore.connect` opens, with its statements counted."""
         async with open_executor(self.engine) as executor:
-            yield PostgresConnection(CountingExecutor(executor, self.bench.meter), self._statements)
+            yield self.store.lane(CountingExecutor(executor, self.bench.meter))
 
     async def load(self, count: int, columns: str, values: str) -> None:
         """Put many rows in on the server's side; `n` counts them in `values`."""

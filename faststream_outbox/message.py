@@ -61,13 +61,6 @@ class OutboxDelivery(OutboxRow):
         """Begin the delivery of a row."""
         return cls(*_ROW_VALUES(row))
 
-    async def decide(self, verdict: Verdict) -> None:
-        """Give a verdict; the first one stands."""
-        if self.verdict is None:
-            self.verdict = verdict
-            if self.settle is not None:
-                await self.settle(self)
-
 
 _ROW_VALUES = attrgetter(*(each.name for each in fields(OutboxRow)))
 
@@ -133,7 +126,10 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
     async def _decide(self, verdict: Verdict) -> None:
         for delivery in self.deliveries:
-            await delivery.decide(verdict)
+            if delivery.verdict is None:  # the first one stands
+                delivery.verdict = verdict
+                if delivery.settle is not None:
+                    await delivery.settle(delivery)
 
     def __repr__(self) -> str:
         row: Any = self.raw_message

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count, islice
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from unittest.mock import NonCallableMock
 
 from sqlalchemy import Connection
@@ -33,7 +33,6 @@ from faststream_outbox.storage.outcomes import (
     clean_exception_text,
 )
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
-from faststream_outbox.storage.sharing import SharedTransaction
 
 _NO_LEASE: Final = float("-inf")
 
@@ -123,7 +122,7 @@ class MemoryStore(Store):
         """Open nothing: what is inserted is there at once."""
         yield
 
-    def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
+    def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
         """Refuse: rows in memory and a database's rows cannot be committed together."""
         del leases
         raise NotImplementedError(

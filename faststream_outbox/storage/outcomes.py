@@ -80,7 +80,7 @@ Outcome = Ack | Retry | Dead
 _OUTCOMES: Final = (Ack, Retry, Dead)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one for every row, and frozen ones take twice as long to make
 class Settlement:
     """One outcome, to be written under one lease.
 

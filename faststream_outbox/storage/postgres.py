@@ -23,6 +23,7 @@ from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.drivers import (
     BorrowedExecutor,
+    Executor,
     Records,
     check_engine,
     open_executor,
@@ -30,6 +31,8 @@ from faststream_outbox.storage.drivers import (
 )
 from faststream_outbox.storage.guard import USED_ONCE
 from faststream_outbox.storage.notifications import Notifications
+from faststream_outbox.storage.ordering.postgres import columns_of_runs
+from faststream_outbox.storage.ordering.runs import run_of_acks
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
@@ -151,10 +154,14 @@ class PostgresStore(Store):
         run_on(connection, self._statements.lock, list(ids), list(tokens))
 
     async def _delete_in(
-        self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow]
-    ) -> frozenset[Lease]:
+        self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
+    ) -> bool:
+        if head is not None:
+            run = run_of_acks(head, leases, outputs)
+            records = await _run(session, self._execute_last, self._runs.settle, *columns_of_runs([run], self._runs))
+            return bool(records)
         statement, columns = deletion(self._statements, leases, outputs)
-        return leases_of(await _run(session, self._execute_last, statement, *columns))
+        return leases_of(await _run(session, self._execute_last, statement, *columns)) == frozenset(leases)
 
     def _execute_last(self, session: Session, statement: Statement, *args: Any) -> Records:
         """Run the last statement of a transaction of somebody else's, planned as on our own connections.
@@ -203,11 +210,15 @@ class PostgresStore(Store):
         if self.engine is None:
             raise RuntimeError("Without an engine one can only publish: give one to consume.")
         async with open_executor(self.engine) as executor:
-            yield PostgresConnection(executor, self._statements, self._runs)
+            yield self.lane(executor)
+
+    def lane(self, executor: Executor) -> PostgresConnection:
+        """Make a lane of whatever runs statements."""
+        return PostgresConnection(executor, self._statements, self._runs)
 
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
         """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
-        return PostgresConnection(BorrowedExecutor(connection), self._statements, self._runs)
+        return self.lane(BorrowedExecutor(connection))
 
     def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
         """Arrange for one call per key after the session's commit."""

@@ -140,7 +140,7 @@ class PostgresConnection(StoreConnection):
                     acked.append(lease)
         tally = _Tally()
         try:
-            await self._write_or_split(statements.delete, acked, tally, _columns, list)
+            await self._write_or_split(statements.delete_batch, acked, tally, _columns, list, read=_leases_by_number)
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
@@ -168,25 +168,29 @@ class PostgresConnection(StoreConnection):
         entries: Sequence[_T],
         tally: "_Tally",
         columns: Callable[[Sequence[_T]], Iterable[list[Any]]],
-        its_leases: Callable[[Sequence[_T]], Iterable[Lease]],
+        its_leases: Callable[[Sequence[_T]], Sequence[Lease]],
+        *,
+        read: Callable[[Records, Sequence[Lease]], frozenset[Lease]] | None = None,
     ) -> None:
         if not entries:
             return
-        leases = set(its_leases(entries))
+        leases = its_leases(entries)
         try:
-            held = leases_of(await self._executor.fetch(statement, *columns(entries)))
+            records = await self._executor.fetch(statement, *columns(entries))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
                 for half in (entries[:middle], entries[middle:]):
-                    await self._write_or_split(statement, half, tally, columns, its_leases)
+                    await self._write_or_split(statement, half, tally, columns, its_leases, read=read)
             else:
                 raise
         else:
+            held = leases_of(records) if read is None else read(records, leases)
             tally.held |= held
-            tally.lost |= leases - held
+            if len(held) < len(leases):
+                tally.lost |= set(leases) - held
 
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
@@ -261,6 +265,12 @@ _OUTPUT_COLUMNS: Final = 8
 
 def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
     return [run.lease for run in runs]
+
+
+def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:
+    """Find the leases that a statement numbered; those are all of them, but for accidents."""
+    numbers: list[int] = records[0][0] or []
+    return frozenset(leases if len(numbers) == len(leases) else (leases[number - 1] for number in numbers))
 
 
 def leases_of(records: Records) -> frozenset[Lease]:

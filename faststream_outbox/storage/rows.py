@@ -53,6 +53,10 @@ class Lease(NamedTuple):
     row_id: int
     token: UUID
 
+    def __hash__(self) -> int:
+        # A UUID takes its time to hash, and hardly ever are there two leases of one row.
+        return hash(self.row_id)
+
 
 @dataclass(slots=True)
 class OutboxRow:
@@ -81,6 +85,7 @@ class OutboxRow:
     suspect: bool = False
     # This process's monotonic clock just before the claim was sent; 0 for a row that was only read.
     claimed_at: float = field(default=0.0, compare=False)
+    _lease: Lease | None = field(default=None, compare=False, repr=False)
 
     @property
     def position(self) -> Position:
@@ -90,9 +95,12 @@ class OutboxRow:
     @property
     def lease(self) -> Lease:
         """The lease under which the row was claimed."""
-        if self.acquired_token is None:
-            raise ValueError(f"Row {self.id} is not claimed.")
-        return Lease(self.id, self.acquired_token)
+        lease, token = self._lease, self.acquired_token
+        if lease is None or lease.token is not token:
+            if token is None:
+                raise ValueError(f"Row {self.id} is not claimed.")
+            lease = self._lease = Lease(self.id, token)
+        return lease
 
     def database_now(self) -> datetime:
         """Tell what the database's clock shows now, without asking it; this process's wall clock may be wrong.

@@ -11,7 +11,8 @@ from faststream_outbox.storage.guard import GuardedTransaction
 from faststream_outbox.storage.rows import Lease, NewRow
 
 # Deletes rows, and inserts others, in a session's transaction; tells which leases held.
-Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow]], Awaitable[frozenset[Lease]]]
+# With a head, its lease covers all of them.
+Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow], Lease | None], Awaitable[bool]]
 # Locks the rows on a connection where a transaction has just begun.
 Lock = Callable[[Connection], None]
 
@@ -34,9 +35,12 @@ class SharedTransaction(GuardedTransaction):
         if first and is_strict(connection):
             self._lock(connection)
 
-    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
-        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False."""
-        return await self.commit(partial(self._settle, leases, outputs))
+    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
+        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False.
 
-    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
-        return await self._delete(self.session, leases, outputs) == frozenset(leases)
+        The rows of a run are covered by the lease of its head.
+        """
+        return await self.commit(partial(self._settle, leases, outputs, head))
+
+    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None) -> bool:
+        return await self._delete(self.session, leases, outputs, head)

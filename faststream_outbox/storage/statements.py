@@ -146,6 +146,7 @@ class Statements:
         self.renew = self._renew()
         self.release = self._release()
         self.delete = self._delete()
+        self.delete_batch = self._delete_batch()
         self.lock = self._lock()
         self.delete_and_insert = self._delete_and_insert()
         self.retry = self._retry()
@@ -267,6 +268,13 @@ RETURNING l.id, l.token""")
     def _delete(self) -> Statement:
         return Statement(f"""DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) AS l(id, token)
  WHERE {HELD} RETURNING l.id, l.token""")
+
+    def _delete_batch(self) -> Statement:
+        # Most rows come here, and one array of numbers is sooner read than a row for each of them.
+        return Statement(f"""WITH gone AS (
+  DELETE FROM {self._outbox} o USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY AS l(id, token, n)
+   WHERE {HELD} RETURNING l.n)
+SELECT array_agg(g.n) FROM gone g""")
 
     def _lock(self) -> Statement:
         return Statement(f"""SELECT o.id FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)

@@ -8,7 +8,17 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Retry, Settled, Settlement, SharedTransaction, Store
+from faststream_outbox.storage import (
+    Ack,
+    Lease,
+    NewRow,
+    OutboxRow,
+    Retry,
+    Settled,
+    Settlement,
+    SharedTransaction,
+    Store,
+)
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.verdicts import Judge
 
@@ -33,6 +43,10 @@ class Call:
     def shares_a_transaction(self) -> bool:
         """Whether the handler has asked for a session."""
         return self._transaction is not None
+
+    @property
+    def _ordered(self) -> bool:
+        return self.deliveries[0].entity_key is not None
 
     @property
     def decided(self) -> int:
@@ -67,24 +81,47 @@ class Call:
         if error is not None:
             settlements = self._judge_acks(judge, error, settlements)
         acked = [settlement for settlement in settlements if isinstance(settlement.outcome, Ack)]
+        # What was raised and then handled by a middleware is no reason to keep half of the handler's writes.
         if not acked or any(delivery.raised for delivery in self.deliveries):
-            # What was raised and then handled by a middleware is no reason to keep half of the handler's writes.
             await self.abandon()
             return Handled(settlements)
-        leases = frozenset(settlement.lease for settlement in acked)
+        if self._head is not None and len(acked) < len(settlements):
+            await self.abandon()
+            return Handled(self._in_parts())
+        return await self._commit(self._transaction, judge, settlements, acked)
+
+    async def _commit(
+        self, transaction: SharedTransaction, judge: Judge, settlements: list[Settlement], acked: list[Settlement]
+    ) -> Handled:
+        leases = [settlement.lease for settlement in acked]
         try:
-            committed = await self._transaction.settle(list(leases), _outputs(acked))
+            committed = await transaction.settle(leases, _outputs(acked), head=self._head)
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
+            judge.tell_of_failed_commit(self.deliveries, failure)
             return Handled(self._judge_acks(judge, failure, settlements))
+        covering = frozenset(leases if self._head is None else [self._head])
         if committed:
-            return Handled(settlements, Settled(held=leases))
-        if len(leases) == 1:
-            return Handled(settlements, Settled(lost=leases))
+            return Handled(settlements, Settled(held=covering))
+        if len(covering) == 1:
+            return Handled(settlements, Settled(lost=covering))
         return Handled(self._give_back(settlements))
+
+    @property
+    def _head(self) -> Lease | None:
+        """The lease that covers all rows, where they are those of one key."""
+        return self.deliveries[0].lease if len(self.deliveries) > 1 and self._ordered else None
+
+    def _in_parts(self) -> list[Settlement]:
+        """Have the rows of a key run again, at once and in parts, because one of them blocks those behind it.
+
+        What was written for all of them is one transaction, of which no part can be kept.
+        """
+        head = self.deliveries[0]
+        return [Settlement(head.lease, Retry(0.0, head.attempts_count, company=len(self.deliveries)))]
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
         settlements = [Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries]
-        return self._group(_in_step(settlements)) if len(settlements) > 1 else settlements
+        return self._group(_in_step(settlements)) if len(settlements) > 1 and not self._ordered else settlements
 
     def _judge_acks(self, judge: Judge, error: BaseException, settlements: Sequence[Settlement]) -> list[Settlement]:
         """Leave those to the retry strategy whose effects are rolled back: they were not handled after all."""

@@ -12,8 +12,8 @@ _REMEMBERED: Final = 100_000
 class Company:
     """Halves the company of rows whose call failed, until the one that is to blame fails alone.
 
-    Only this process knows how many they were. Where it does not, each attempt counts for a halving, so that a row is
-    alone after as many failures as it takes to halve the largest call.
+    Only this process knows how many they were. Where it does not, each delivery of a row that has failed counts for a
+    halving, so that it is alone after as many as it takes to halve the largest call.
     """
 
     def __init__(self, max_records: int, max_deliveries: int | None = None) -> None:
@@ -28,7 +28,7 @@ class Company:
         failed = self._failed.get(row.id)
         if failed is not None:
             return max(1, failed // 2)
-        return self._most if not row.attempts_count else max(1, self._most >> min(row.attempts_count, 64))
+        return max(1, self._most >> self._halvings(row))
 
     def is_given_up(self, row: OutboxRow) -> bool:
         """Tell whether a row was delivered too often; not before it was alone, because others may be to blame."""
@@ -41,7 +41,12 @@ class Company:
         """Whether a row had company when it last failed, for all we know."""
         if row.id in self._failed:
             return self._failed[row.id] > 1
-        return row.attempts_count > 0 and self._most >> min(row.attempts_count - 1, 64) > 1
+        return row.attempts_count > 0 and self._most >> (self._halvings(row) - 1) > 1
+
+    @staticmethod
+    def _halvings(row: OutboxRow) -> int:
+        """Count the deliveries before this one, of a row that has failed."""
+        return min(max(row.deliveries_count - 1, 1), 64) if row.attempts_count else 0
 
     def failed(self, row_id: int, count: int) -> None:
         """Take note that a call failed that had so many rows, this one among them."""

@@ -81,7 +81,7 @@ class Worker(Loop):
                 break  # the rest is somebody else's by now
             handled, error = await self._call(rows)
             if handled.settled.held or handled.settled.lost:
-                self._conclude(handled)  # by its own transaction, which had one row
+                self._settle_own(head, handled)
                 return
             self._gatherer.learn(handled.settlements)
             done.extend(handled.settlements)
@@ -91,6 +91,11 @@ class Worker(Loop):
             self._settler.put(settlement_of(head, done))
         if error is not None:
             raise error
+
+    def _settle_own(self, head: Held, handled: Handled) -> None:
+        """Close the books on what a handler's own transaction has written, or has not because its lease was lost."""
+        self._gatherer.learn(handled.settlements)
+        self._settler.take_over([settlement_of(head, handled.settlements)], handled.settled)
 
     async def _call(self, rows: Sequence[Held]) -> tuple[Handled, BaseException | None]:
         """Have rows handled in one call; returns what became of them, and what is to be raised then."""
@@ -117,18 +122,18 @@ class Worker(Loop):
 
     def _conclude(self, handled: Handled) -> None:
         self._gatherer.learn(handled.settlements)
-        self._settler.take_over(handled)
+        self._settler.take_over(handled.settlements, handled.settled)
 
 
 def settlement_of(head: Held, settlements: Sequence[Settlement]) -> Settlement | RunSettlement:
     """Put together what became of the first rows of a run; a single row's settlement is its own."""
-    if not head.ordered:
-        return settlements[0]
     outcomes = []
     for settlement in settlements:
         outcomes.append((settlement.lease.row_id, settlement.outcome))
         if isinstance(settlement.outcome, Retry):
             break  # it blocks its key, whatever was said of those behind it
+    if len(outcomes) == 1:
+        return settlements[0]  # the head alone, which its own lease covers
     return RunSettlement(head.lease, outcomes)
 
 

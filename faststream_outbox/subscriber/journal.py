@@ -48,7 +48,7 @@ class Journal:
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
                 self._log(
-                    *("retry_scheduled", f"Row {held.row.id} will be tried again in {delay:.1f} s."),
+                    *("retry_scheduled", f"Row {held.row.id} will be tried again in {delay:.1f} s{_because(error)}."),
                     *(logging.INFO, held),
                     delay=delay,
                     attempts=attempts,
@@ -69,7 +69,10 @@ class Journal:
             self.monitor.record("dlq_written", **tags, failure_reason=reason)
         end = "was moved to the dead-letter table" if self._keeps_dead else "is gone: there is no dead-letter table"
         self._log(
-            *("dead_lettered", f"Row {held.row.id} of queue {held.row.queue!r} {end} ({reason})."),
+            *(
+                "dead_lettered",
+                f"Row {held.row.id} of queue {held.row.queue!r} {end} ({reason}{_because(outcome.error)}).",
+            ),
             *(logging.ERROR, held),
             reason=reason,
             kept=self._keeps_dead,
@@ -112,6 +115,10 @@ def _row_tags(held: Held) -> dict[str, Any]:
 
 def _duration(held: Held) -> dict[str, float]:
     return {"duration_seconds": held.duration} if held.dispatched else {}
+
+
+def _because(error: BaseException | None) -> str:
+    return "" if error is None else f": {type(error).__name__}"
 
 
 def _exception_type(error: BaseException | None) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Final
 from faststream_outbox.storage import Ack, Lease, Outcome, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.storage.ordering import AnySettlement, RunSettlement
 from faststream_outbox.subscriber.events import describe
-from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.journal import Journal, phase_of
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -66,11 +65,11 @@ class Settler(Loop):
         self._terminal.put(settlements)
         self._arrived.set()
 
-    def take_over(self, handled: Handled) -> None:
+    def take_over(self, settlements: Sequence[AnySettlement], settled: Settled) -> None:
         """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
-        left, done = handled.settlements, handled.settled.held | handled.settled.lost
+        left, done = settlements, settled.held | settled.lost
         if done:
-            self._close_books(handled.settled, handled.settlements)
+            self._close_books(settled, settlements)
             left = [settlement for settlement in left if settlement.lease not in done]
         self.put(*left)
 
@@ -199,11 +198,7 @@ class Settler(Loop):
             else:
                 refusal = settled.failed[settlement.lease]
                 put_off = Retry(_PUT_OFF_SECONDS, held.row.attempts_count + 1, error=refusal)
-                self.put(
-                    RunSettlement(held.lease, [(held.row.id, put_off)])
-                    if held.ordered
-                    else Settlement(held.lease, put_off)
-                )
+                self.put(Settlement(held.lease, put_off))
 
     def _abandon(self, held: Held) -> None:
         self._refusals.forget([held.lease])

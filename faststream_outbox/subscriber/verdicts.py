@@ -2,6 +2,7 @@
 
 import logging
 import traceback
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
 from faststream_outbox.storage.checks import check_number
-from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.events import Monitor, describe
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
 _LONGEST_SUMMARY: Final = 1024
@@ -65,6 +66,19 @@ class Judge:
             self._tell_of_no_verdict(delivery)
         return self._failed(delivery, error, delay=None, company=delivery.company)
 
+    def tell_of_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
+        """Say why a handler's transaction could not be committed: the handler has returned, and logged nothing."""
+        first = deliveries[0]
+        self._monitor.report(
+            "commit_failed",
+            f"The transaction of the handler of row {first.id} could not be committed, so all of it is rolled back: "
+            f"{describe(error)}",
+            level=logging.ERROR,
+            error=error,
+            row_id=first.id,
+            queue=first.queue,
+        )
+
     def _tell_of_no_verdict(self, delivery: OutboxDelivery) -> None:
         self._monitor.report(
             "no_verdict",
@@ -78,19 +92,21 @@ class Judge:
     def _failed(
         self, delivery: OutboxDelivery, error: BaseException | None, *, delay: float | None, company: int
     ) -> Outcome:
+        # Others may be to blame for what happened in company: it counts as a first attempt, and no more, however often
+        # the call is halved; and given up is only what failed alone.
+        attempts = delivery.attempts_count + 1 if company == 1 else max(1, delivery.attempts_count)
         if delay is None:
-            delay = self._ask_strategy(delivery, error)
+            delay = self._ask_strategy(delivery, error, attempts)
         if delay is None and company == 1:
             return self._dead("retry_terminal", delivery, error)
-        # Others may be to blame for what happened in company: given up is only what failed alone.
-        return Retry(delay or 0.0, delivery.attempts_count + 1, error=error, company=company)
+        return Retry(delay or 0.0, attempts, error=error, company=company)
 
-    def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None) -> float | None:
+    def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None, attempts: int) -> float | None:
         now = delivery.database_now()
         attempt = {
             "first_attempt_at": min(delivery.first_attempt_at or now, now),
             "last_attempt_at": now,
-            "attempts_count": delivery.attempts_count + 1,
+            "attempts_count": attempts,
             "exception": error,
         }
         try:

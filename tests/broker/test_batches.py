@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 from faststream import AckPolicy, BaseMiddleware, Context
+from faststream.exceptions import SetupError
 from pydantic import BaseModel
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxResponse
@@ -208,7 +209,7 @@ async def test_crashes_count_as_deliveries_in_batches_too(postgres: PostgresBack
     assert [dead.failure_reason for dead in await postgres.dead_letters()] == ["max_deliveries"]
 
 
-async def test_a_process_that_knows_nothing_of_a_failure_halves_by_attempts(postgres: PostgresBackend) -> None:
+async def test_a_process_that_knows_nothing_of_a_failure_halves_by_deliveries(postgres: PostgresBackend) -> None:
     broker, calls = broker_on(postgres), list[int]()
 
     @broker.subscriber("q", batch=True, max_records=8)
@@ -216,7 +217,7 @@ async def test_a_process_that_knows_nothing_of_a_failure_halves_by_attempts(post
         calls.append(len(numbers))
 
     await publish(broker, postgres, *range(8))
-    await postgres.run("UPDATE outbox SET attempts_count = 2")
+    await postgres.run("UPDATE outbox SET attempts_count = 1, deliveries_count = 2")
     async with started(broker):
         await until_empty(postgres)
     assert calls == [2, 2, 2, 2]
@@ -509,3 +510,58 @@ async def test_nonsense_is_refused_where_it_is_written(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         broker_on(postgres).subscriber("q", **options)
+
+
+async def test_halving_uses_up_no_attempts(postgres: PostgresBackend) -> None:
+    """Nor does it wait ever longer: whoever was unlucky in its neighbours is soon handled, and has its own attempts."""
+    broker, asked = broker_on(postgres), list[tuple[int, int]]()
+
+    class Strategy:
+        def get_next_attempt_delay(self, *, attempts_count: int, **_: Any) -> float | None:
+            asked.append((attempts_count, len(calls[-1])))
+            return None if attempts_count >= 3 else 0.0
+
+    calls = list[list[int]]()
+
+    @broker.subscriber("q", batch=True, retry_strategy=Strategy())
+    async def handle(numbers: list[int]) -> None:
+        calls.append(numbers)
+        if 5 in numbers:
+            raise ValueError(5)
+
+    await publish(broker, postgres, *range(16))
+    async with started(broker):
+        await until_empty(postgres)
+    assert {attempts for attempts, company in asked if company > 1} == {1}
+    assert [attempts for attempts, company in asked if company == 1] == [2, 3]
+    [dead] = await postgres.dead_letters()
+    assert (dead.payload, dead.attempts_count) == (b"5", 3)
+
+
+@pytest.mark.parametrize("body", [Order, int, dict[str, int]])
+async def test_a_handler_of_one_message_is_refused(postgres: PostgresBackend, body: Any) -> None:
+    broker = broker_on(postgres)
+
+    async def handle(order: Any) -> None: ...
+
+    handle.__annotations__["order"] = body
+    broker.subscriber("q", batch=True)(handle)
+    with pytest.raises(SetupError, match=r"annotate it as list\["):
+        await broker.start()
+    await broker.stop()
+
+
+async def test_a_decoder_may_make_one_of_many(postgres: PostgresBackend) -> None:
+    broker, seen = broker_on(postgres), list[dict[str, int]]()
+
+    async def decode(message: Any, original: Any) -> dict[str, int]:
+        return {"sum": sum(await original(message))}
+
+    @broker.subscriber("q", batch=True, decoder=decode)
+    async def handle(total: dict[str, int]) -> None:
+        seen.append(total)
+
+    await publish(broker, postgres, 1, 2, 3)
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == [{"sum": 6}]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 from faststream import AckPolicy, Depends, ExceptionMiddleware
-from faststream.exceptions import AckMessage, NackMessage, StopConsume
+from faststream.exceptions import AckMessage, NackMessage, SetupError, StopConsume
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -542,6 +542,41 @@ async def test_memory_refuses_what_it_cannot_promise(postgres: PostgresBackend) 
     async with TestOutboxBroker(broker):
         with pytest.raises(NotImplementedError, match="with_real=True"):
             await broker.publish(1, queue="q", session=None)
+
+
+async def test_a_plain_function_is_refused(postgres: PostgresBackend) -> None:
+    """What it executes is a coroutine that nobody awaits: its writes would be lost, and its message deleted."""
+    broker = broker_on(postgres)
+
+    @broker.subscriber("q")
+    def handle(number: int, session: OutboxSession) -> None:
+        raise AssertionError(number, session)
+
+    with pytest.raises(SetupError, match="async def handle"):
+        await broker.start()
+    await broker.stop()
+
+
+async def test_a_commit_that_fails_is_told(postgres: PostgresBackend) -> None:
+    """The handler has returned by then, so FastStream has logged that all is well."""
+    records = Records()
+    broker = broker_on(postgres, records)
+    await postgres.run("CREATE TABLE late (number int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        for _ in range(2):
+            await session.execute(text("INSERT INTO late VALUES (:number)"), {"number": number})
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    [record] = records.named("commit_failed")
+    assert (record.levelname, record.queue) == ("ERROR", "q")
+    assert "late_number_key" in record.getMessage()
+    assert record.exc_info is not None
+    [dead] = records.named("dead_lettered")
+    assert "IntegrityError" in dead.getMessage()
 
 
 async def test_the_real_test_broker_shares_transactions(postgres: PostgresBackend) -> None:

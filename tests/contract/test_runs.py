@@ -22,11 +22,14 @@ async def claim(
     """Claim once around, as a claimer does that has just started."""
     cursor = cursor or KeyCursor(["q"])
     async with backend.store.connect() as lane:
-        options = {"keys": keys, "rows_per_key": rows_per_key, "lease_seconds": 60.0, "suspects": suspects}
-        first = await lane.claim_runs(cursor, **options)
-        if first.runs:
-            return first
-        return await lane.claim_runs(cursor, **options)
+        claimed = await lane.claim_runs(
+            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=60.0, suspects=suspects
+        )
+        if claimed.runs:
+            return claimed
+        return await lane.claim_runs(
+            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=60.0, suspects=suspects
+        )
 
 
 async def fill(backend: Backend, *keys: str) -> None:

@@ -63,11 +63,11 @@ def apart(around: Surroundings) -> OutboxBroker:
 class UnfencedTransaction(SharedTransaction):
     """Commits whether or not the messages could be deleted."""
 
-    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> bool:
+    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
         """Delete what is still there, and commit."""
 
         async def whatever_was_deleted() -> bool:
-            await self._settle(leases, outputs)
+            await self._settle(leases, outputs, head)
             return True
 
         return await self.commit(whatever_was_deleted)

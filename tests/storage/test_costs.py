@@ -21,7 +21,6 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.drivers import Records, open_executor
-from faststream_outbox.storage.postgres_lane import PostgresConnection
 from faststream_outbox.storage.statements import Statement, Statements
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import IDS, TOKEN, TOKENS
@@ -44,7 +43,7 @@ class Counting:
 async def counted_lane(backend: PostgresBackend) -> AsyncIterator[tuple[StoreConnection, Counting]]:
     async with open_executor(backend.engine) as executor:
         counting = Counting(executor)
-        yield PostgresConnection(counting, Statements(backend.outbox_table, backend.dlq_table)), counting
+        yield backend.store.lane(counting), counting
 
 
 async def test_statements_per_operation(postgres: PostgresBackend) -> None:
@@ -132,7 +131,7 @@ async def test_wal_per_row(postgres: PostgresBackend) -> None:
         claim = claim.replace(f"${number}", argument)
     assert await wal_bytes(postgres, claim) / 500 <= 200
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}' WHERE id <= 500")
-    delete = statements.delete.text.replace("$1", IDS).replace("$2", TOKENS)
+    delete = statements.delete_batch.text.replace("$1", IDS).replace("$2", TOKENS)
     assert await wal_bytes(postgres, delete) / 500 <= 75
 
 

@@ -31,6 +31,7 @@ ARGUMENTS = {
     "renew": f"{IDS}, {TOKENS}, 60",
     "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
     "delete": f"{IDS}, {TOKENS}",
+    "delete_batch": f"{IDS}, {TOKENS}",
     "delete_and_insert": f"{IDS}, {TOKENS}, {GROUPS}, {SIZES}, {GROUPS}, {OUTPUTS}",
     "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
     "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",

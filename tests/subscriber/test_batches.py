@@ -88,10 +88,13 @@ async def test_what_failed_as_a_call_by_itself_stays_by_itself() -> None:
     assert [await gather(gatherer) for _ in range(2)] == [1, 50]
 
 
-@pytest.mark.parametrize(("attempts", "limit"), [(0, 500), (1, 250), (3, 62), (8, 1), (9, 1), (10_000, 1)])
-async def test_attempts_count_for_halvings_where_nothing_else_is_known(attempts: int, limit: int) -> None:
-    [row] = await rows(1, attempts=attempts)
+@pytest.mark.parametrize(("deliveries", "limit"), [(1, 250), (2, 250), (3, 125), (4, 62), (9, 1), (10_000, 1)])
+async def test_deliveries_count_for_halvings_where_nothing_else_is_known(deliveries: int, limit: int) -> None:
+    [row] = await rows(1, attempts=1)
+    row.deliveries_count = deliveries
     assert Company(500).limit(row) == limit
+    row.attempts_count = 0
+    assert Company(500).limit(row) == 500, "it has not failed"
 
 
 async def test_a_suspect_is_alone() -> None:
@@ -143,18 +146,18 @@ async def test_a_row_is_not_given_up_for_deliveries_in_company() -> None:
         company.failed(row.id, 2)
         assert company.limit(row) == 1, "now it is tried alone"
         assert not company.is_given_up(row)
-    company.forget(one.id)  # it failed alone
-    one.attempts_count = 5
+    company.failed(one.id, 1)  # alone
     assert company.is_given_up(one)
     two.suspect = True
     assert company.is_given_up(two), "suspects were alone"
 
 
-async def test_attempts_tell_whether_a_row_was_alone_where_nothing_else_is_known() -> None:
+async def test_deliveries_tell_whether_a_row_was_alone_where_nothing_else_is_known() -> None:
     company = Company(8, max_deliveries=2)
-    [row] = await rows(1)
-    row.deliveries_count = 10
+    [row] = await rows(1, attempts=1)
     verdicts = []
-    for row.attempts_count in range(6):
+    for row.deliveries_count in range(3, 8):
         verdicts.append(company.is_given_up(row))
-    assert verdicts == [True, False, False, False, True, True]
+    assert verdicts == [False, False, True, True, True]
+    row.attempts_count = 0
+    assert company.is_given_up(row), "it never failed: its process did"

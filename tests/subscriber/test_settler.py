@@ -21,6 +21,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.ordering import AnySettlement
 from faststream_outbox.subscriber import refusals, settler
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
@@ -54,7 +55,7 @@ class ScribeStore(MemoryStore):
 class ScribeConnection(MemoryConnection):
     _store: ScribeStore
 
-    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
+    async def settle(self, settlements: Iterable[AnySettlement]) -> Settled:
         settlements = list(settlements)
         self._store.batches.append([settlement.outcome for settlement in settlements])
         refused = {s.lease: RuntimeError("refused") for s in settlements if self._store.refuse(s.outcome)}

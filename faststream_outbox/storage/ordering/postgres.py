@@ -52,10 +52,15 @@ class PostgresRuns:
 
     def columns(self, settlements: Sequence[RunSettlement]) -> list[list[Any]]:
         """Tell what that statement takes; the settlements come in the order of their leases."""
-        entries, keeps_dead = _Entries(), self._statements.keeps_dead
-        for settlement in settlements:
-            entries.add(settlement, keeps_dead=keeps_dead)
-        return entries.columns(keeps_dead=keeps_dead)
+        return columns_of_runs(settlements, self._statements)
+
+
+def columns_of_runs(settlements: Sequence[RunSettlement], statements: RunStatements) -> list[list[Any]]:
+    """Tell what the statement takes that settles runs; they come in the order of their leases."""
+    entries, keeps_dead = _Entries(), statements.keeps_dead
+    for settlement in settlements:
+        entries.add(settlement, keeps_dead=keeps_dead)
+    return entries.columns(keeps_dead=keeps_dead)
 
 
 @dataclass(slots=True)

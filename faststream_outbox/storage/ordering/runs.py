@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faststream_outbox.storage.outcomes import Outcome, Retry, Settlement
-from faststream_outbox.storage.rows import Lease, OutboxRow
+from faststream_outbox.storage.outcomes import Ack, Outcome, Retry, Settlement
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,9 @@ class RunSettlement:
 
 
 AnySettlement = Settlement | RunSettlement
+
+
+def run_of_acks(head: Lease, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> RunSettlement:
+    """Say that all these rows of a run are handled, and what is published with that."""
+    rows = sorted(lease.row_id for lease in leases)
+    return RunSettlement(head, [(row_id, Ack(tuple(outputs) if row_id == head.row_id else ())) for row_id in rows])
