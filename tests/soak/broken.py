@@ -26,7 +26,7 @@ def _spoiled(engine: AsyncEngine, spoil: Callable[[str], str], *names: str) -> P
 
 def settle_without_fence(engine: AsyncEngine) -> PostgresStore:
     """Settle a row whoever holds it."""
-    return _spoiled(engine, lambda text: text.replace(FENCE, ""), "delete", "retry")
+    return _spoiled(engine, lambda text: text.replace(FENCE, ""), "delete_batch", "retry")
 
 
 def renew_without_fence(engine: AsyncEngine) -> PostgresStore:
@@ -92,7 +92,7 @@ def retry_without_delay(engine: AsyncEngine) -> PostgresStore:
 def ack_that_leaves_the_row(engine: AsyncEngine) -> PostgresStore:
     """Answer that a row is settled, and leave it for the next claim."""
     unlease = r"UPDATE \1 o SET acquired_token = NULL FROM"
-    return _spoiled(engine, lambda text: re.sub(r"DELETE FROM (\S+) o USING", unlease, text), "delete")
+    return _spoiled(engine, lambda text: re.sub(r"DELETE FROM (\S+) o USING", unlease, text), "delete_batch")
 
 
 class AutocommitStore(PostgresStore):
