@@ -104,8 +104,7 @@ class Claimer(Loop):
 
     async def _rest(self) -> None:
         due = await self._link.run(lambda lane: lane.next_due(self._cursor))
-        soonest = min((each for each in (due, self._keys.next_due) if each is not None), default=None)
-        await self._pause.wait(soonest, at_most=self._patience())
+        await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
         self._keys.restart()
 
     async def _claim_runs(self, room: int, *, idle: bool) -> int:

@@ -83,6 +83,8 @@ class Worker(Loop):
             if handled.settled.held or handled.settled.lost:
                 self._settle_own(head, handled)
                 return
+            if error is not None and not handled.settlements:
+                raise error  # it still runs: so does the lease, which covers those before it too
             self._gatherer.learn(handled.settlements)
             done.extend(handled.settlements)
             if error is not None or any(isinstance(each.outcome, Retry) for each in handled.settlements):

@@ -36,10 +36,9 @@ class Keys:
         """Whether another claim is likely to bring runs."""
         return not self._fresh.at_rest
 
-    @property
-    def next_due(self) -> float | None:
-        """In how many seconds the next run is due."""
-        return self._fresh.next_due
+    def sooner(self, due: float | None) -> float | None:
+        """Tell in how many seconds the next row is due: one without a key, due then, or the first of a run."""
+        return min((each for each in (due, self._fresh.next_due) if each is not None), default=None)
 
     def restart(self) -> None:
         """Look again: rows may have come, or time has passed."""

@@ -6,11 +6,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from faststream_outbox.storage import Claim, ClaimCursor, Dead, Lease, Outcome, Settlement, Store, StoreConnection
+from faststream_outbox.storage.ordering import RunClaim
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor, describe
 from faststream_outbox.subscriber.journal import Journal
+from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -45,6 +47,7 @@ class Puller:
         self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
         self._announce = announce
         self._cursor = ClaimCursor(queues)
+        self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds)
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
         self._suspects_every = min(max_interval, lease_seconds / 10)
@@ -127,7 +130,7 @@ class Puller:
             try:
                 held = await self._claim_one()
                 if held is None:
-                    await self._pause.wait(await self._claim_link.run(lambda lane: lane.next_due(self._cursor)))
+                    await self._rest()
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for a row, not for the news
                 message = f"A row could not be claimed, which is tried again: {describe(error)}"
                 self._monitor.report("claim_failed", message, level=logging.ERROR, error=error)
@@ -144,18 +147,37 @@ class Puller:
             self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
         return None
 
+    async def _rest(self) -> None:
+        due = await self._claim_link.run(lambda lane: lane.next_due(self._cursor))
+        await self._pause.wait(self._keys.sooner(due))
+
     async def _claim_one(self) -> Held | None:
         if time.monotonic() >= self._suspects_at and (held := await self._claim_suspect()) is not None:
             return held
         claim = await self._claim(lambda lane: lane.claim(self._cursor, limit=1, lease_seconds=self._lease_seconds))
+        if not claim.rows:
+            claim = await self._claim(self._claim_head)
         self._journal.claimed(self._cursor.queues, claim.rows)
         return await self._take(claim) if claim.rows else await self._claim_suspect()
+
+    async def _claim_head(self, lane: StoreConnection) -> Claim:
+        """Claim the first row of a key; alone, its lease is like any other's."""
+        self._keys.restart()
+        while True:
+            claim = await self._keys.claim(lane, 1)
+            if claim.runs or not self._keys.more:
+                return _as_rows(claim)
+
+    async def _claim_suspect_head(self, lane: StoreConnection) -> Claim:
+        return _as_rows(await self._keys.claim_suspect(lane))
 
     async def _claim_suspect(self) -> Held | None:
         if len(self._ledger):
             return None  # it may end the process, and what else is in hand with it
         self._suspects_at = time.monotonic() + self._suspects_every
         claim = await self._claim(lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds))
+        if not claim.rows and self._keys.have_suspects:
+            claim = await self._claim(self._claim_suspect_head)
         if not claim.rows:
             return None
         self._journal.claimed(self._cursor.queues, claim.rows)
@@ -185,3 +207,7 @@ class Puller:
             return
         held = [Held(row, row.lease, claim.expires_at) for row in claim.rows]
         await give_back(held, self._claim_link, self._monitor, self._announce)
+
+
+def _as_rows(claim: RunClaim) -> Claim:
+    return Claim([run.rows[0] for run in claim.runs], claim.expires_at, claim.more)

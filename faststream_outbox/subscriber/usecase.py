@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from faststream.exceptions import SetupError, StopConsume
@@ -188,13 +188,22 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             store,
             self.queues,
             handle,
-            options=self.config.options,
+            options=replace(self.config.options, rows_per_key=self._rows_per_key),
             monitor=self.monitor,
             announce=self._announce,
             interruptible=self._interruptible,
         )
         self._subscribe(self._pipeline.wake)
         self._pipeline.start()
+
+    @property
+    def _rows_per_key(self) -> int:
+        """How many rows of a key are claimed together: as many as one call takes, or are settled together."""
+        options = self.config.options
+        if self.config.batch:
+            return options.max_records
+        # With a transaction each, the first one's deletion ends the lease that would cover the others.
+        return 1 if self.shares_transactions else options.rows_per_key
 
     @property
     def _interruptible(self) -> bool:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from faststream_outbox import ConstantRetry, NoRetry
-from faststream_outbox.annotations import OutboxMessage, OutboxSession
+from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started, until, until_empty
 
@@ -156,3 +156,58 @@ async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend) 
     async with started(broker):
         await until_empty(postgres)
     assert seen == [1, 2]
+
+
+async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", batch=True, retry_strategy=AT_ONCE)
+    async def handle(bodies: list[dict[str, Any]], session: OutboxSession) -> None:
+        assert session is not None
+        calls.append([body["number"] for body in bodies])
+        if len(calls) == 1:
+            raise ValueError
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(6)))
+    async with started(broker):
+        await until_empty(postgres)
+    assert calls[0] == list(range(6))
+    assert [number for call in calls[1:] for number in call] == list(range(6))
+
+
+async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", batch=True, retry_strategy=ConstantRetry(delay_seconds=3600))
+    async def handle(bodies: list[dict[str, Any]], batch: OutboxBatchMessage) -> None:
+        calls.append([body["number"] for body in bodies])
+        for body, message in zip(bodies, batch.messages, strict=True):
+            if body["number"] == 2:
+                await message.nack()
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(5)))
+    async with started(broker):
+        await until(lambda: calls)
+    assert calls == [[0, 1, 2, 3, 4]]
+    rows = await postgres.rows()
+    assert [(row.attempts_count, row.acquired_token) for row in rows] == [(1, None), (0, None), (0, None)]
+
+
+async def test_a_lost_lease_of_the_head_fences_all_of_its_run(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+    running, go_on = asyncio.Event(), asyncio.Event()
+
+    @broker.publisher("answers")
+    @broker.subscriber("q")
+    async def handle(body: dict[str, Any]) -> int:
+        if body["number"] == 2:
+            running.set()
+            await go_on.wait()
+        return 1
+
+    await publish_keyed(broker, postgres, ("a", 1), ("a", 2))
+    async with started(broker):
+        await running.wait()
+        await postgres.run("UPDATE outbox SET acquired_token = gen_random_uuid() WHERE acquired_token IS NOT NULL")
+        go_on.set()
+    assert [row.queue for row in await postgres.rows()] == ["q", "q"]

@@ -164,8 +164,7 @@ async def test_batches(postgres: PostgresBackend) -> None:
         ids = await broker.publish_batch(None, b"", "a", 1, queue="q", session=session, headers={"h": 1})
         with pytest.raises(ValueError, match="2 entries for 1"):
             await broker.publish_batch(1, queue="q", session=session, keys=["a", "b"])
-        with pytest.warns(RuntimeWarning, match="with a key are stored"):
-            keyed = await broker.publish_batch(1, 2, queue="k", session=session, keys=["a", None])
+        keyed = await broker.publish_batch(1, 2, queue="k", session=session, keys=["a", None])
     rows = await postgres.rows()
     assert [row.id for row in rows] == ids + keyed
     assert [row.payload for row in rows] == [b"", b"", b"a", b"1", b"1", b"2"]

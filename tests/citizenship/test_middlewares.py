@@ -185,8 +185,7 @@ async def test_keys_follow_the_bodies_of_a_batch(memory: World, change: Any, exp
 
     broker = memory.broker(middlewares=[Changing])
     async with memory.running(broker):
-        with pytest.warns(RuntimeWarning, match="with a key are stored"):
-            await memory.publish(broker.publish_batch, "a", "b", "c", queue="orders", keys=["A", "B", "C"])
+        await memory.publish(broker.publish_batch, "a", "b", "c", queue="orders", keys=["A", "B", "C"])
     assert [(row.payload.decode(), row.entity_key) for row in await memory.rows()] == expected
 
 
