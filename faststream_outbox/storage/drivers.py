@@ -38,6 +38,10 @@ class AsyncpgExecutor:
         pid: int = self._connection.get_server_pid()
         return pid
 
+    def abort(self) -> None:
+        """Drop the connection without a word to the server."""
+        self._connection.terminate()
+
 
 class PsycopgExecutor:
     """A bare psycopg connection in autocommit: one round trip a statement."""
@@ -60,6 +64,10 @@ class PsycopgExecutor:
         """Tell which server process the connection was told it talks to."""
         pid: int = self._connection.info.backend_pid
         return pid
+
+    def abort(self) -> None:
+        """Drop the connection without a word to the server."""
+        self._connection.pgconn.finish()
 
 
 class BorrowedExecutor:
@@ -118,6 +126,7 @@ def check_dialect(spoken: Dialect) -> None:
 async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
     """Take a connection from the engine's pool and set it up for claims and settles; give it back as it was."""
     check_engine(engine)
+    executor: AsyncpgExecutor | PsycopgExecutor | None = None
     async with engine.connect() as connection:
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -133,7 +142,10 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
                 await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), list(LANE_SETTINGS.values()))
             yield executor
         except BaseException:
-            # Whatever state it is in, the pool must not hand it to anybody.
+            # Whatever state it is in, the pool must not hand it to anybody. Nor is a server that may have gone silent
+            # to be waited for, as a driver does that has a statement to cancel.
+            if executor is not None:
+                executor.abort()
             await connection.invalidate()
             raise
         if direct:
