@@ -91,9 +91,9 @@ class Claimer(Loop):
         claim = await self._to_its_end(
             lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
         )
-        runs = await self._claim_runs(room - len(claim.rows), idle=not claim.more)
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not when the wait for more is over
+        runs = await self._claim_runs(room - len(claim.rows), idle=not claim.more)
         if claim.rows or runs:
             self._pause.shorten()
         elif self._suspects_left:
