@@ -43,7 +43,7 @@ class OutboxBatchParser:
             correlation_id=_text(headers.get(CORRELATION_ID)) or str(first.id),
             reply_to=_text(headers.get(REPLY_TO)) or "",
             message_id=f"{first.id}-{last.id}",
-            open_messages=lambda: [_open(row, row.headers or {}) for row in message],
+            open_messages=lambda: [_open_alone(row) for row in message],
         )
 
     @staticmethod
@@ -88,7 +88,7 @@ class _Body:
 
 def _open(row: OutboxDelivery, headers: dict[str, Any]) -> OutboxMessage:
     row_id = str(row.id)
-    message = OutboxMessage(
+    return OutboxMessage(
         row,
         row.payload,
         headers=headers,
@@ -97,6 +97,11 @@ def _open(row: OutboxDelivery, headers: dict[str, Any]) -> OutboxMessage:
         reply_to=_text(headers.get(REPLY_TO)) or "",
         message_id=row_id,
     )
+
+
+def _open_alone(row: OutboxDelivery) -> OutboxMessage:
+    """Make a message of one row of a batch; nobody else will tell it how it is decoded."""
+    message = _open(row, row.headers or {})
     message.set_decoder(OutboxParser.decode_message)
     return message
 

@@ -55,18 +55,19 @@ def _commits(session: Session, table: Table | None) -> bool:
 
 def autocommits(engine: Engine) -> bool:
     """Tell whether an engine was made to commit each statement by itself."""
-    # The second is where `create_engine(isolation_level=…)` leaves it; there is no public name for it.
-    level = engine.get_execution_options().get("isolation_level")
-    level = level or getattr(engine.dialect, "_on_connect_isolation_level", None)
-    return level == "AUTOCOMMIT"
+    return _isolation_asked_of(engine) == "AUTOCOMMIT"
 
 
 def is_strict(connection: Connection) -> bool:
     """Tell whether a transaction fails at rows that were changed after it began."""
-    dialect = connection.dialect
-    level = connection.get_execution_options().get("isolation_level")
-    level = level or getattr(dialect, "_on_connect_isolation_level", None) or dialect.default_isolation_level
+    level = _isolation_asked_of(connection) or connection.dialect.default_isolation_level
     return level in ("REPEATABLE READ", "SERIALIZABLE")
+
+
+def _isolation_asked_of(bind: Engine | Connection) -> str | None:
+    # The second is where `create_engine(isolation_level=…)` leaves it; there is no public name for it.
+    level: str | None = bind.get_execution_options().get("isolation_level")
+    return level or getattr(bind.dialect, "_on_connect_isolation_level", None)
 
 
 def _committed(session: Session) -> None:

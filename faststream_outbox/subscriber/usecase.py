@@ -7,7 +7,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from faststream.exceptions import SetupError, StopConsume
+from faststream.exceptions import StopConsume
 from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
 
@@ -37,7 +37,7 @@ from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
 from faststream_outbox.subscriber.sessions import asks_for_session
-from faststream_outbox.subscriber.signatures import takes_one
+from faststream_outbox.subscriber.signatures import check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.verdicts import Interrupted, Judge
 
@@ -98,20 +98,6 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         """Whether a handler of its asks for a session."""
         return any(self._asks_for_session(call) for call in self.calls)
 
-    def _check_handler(self, call: HandlerItem[Any]) -> None:
-        """Refuse a handler that could not do what it asks for."""
-        function = call.handler._declared_call  # noqa: SLF001 - as FastStream does
-        if self._asks_for_session(call) and not inspect.iscoroutinefunction(inspect.unwrap(function)):
-            raise SetupError(
-                f"{call.name}() asks for a session, which is asynchronous, and is a plain function, which cannot wait "
-                f"for it: what it executes would never reach the database. Write async def {call.name}(…)."
-            )
-        if self.config.batch and self._decodes_itself(call) and (single := takes_one(function)):
-            raise SetupError(
-                f"{call.name}() takes one message ({single}), and batch=True gives it a list: annotate it as "
-                f"list[{single}], or leave batch=True out."
-            )
-
     def _decodes_itself(self, call: HandlerItem[Any]) -> bool:
         """Whether nobody else decides what a body looks like."""
         outer, options = self._outer_config, self._call_options
@@ -149,7 +135,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
         super()._build_fastdepends_model()
         for call in self.calls:
-            self._check_handler(call)
+            function = call.handler._declared_call  # noqa: SLF001 - as FastStream does
+            if self._asks_for_session(call):
+                check_asynchronous_handler(function)
+            if self.config.batch and self._decodes_itself(call):
+                check_batch_handler(function)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
 

@@ -1,9 +1,6 @@
 """`python -m examples.bank`: a day at the bank, and a check that finds what is wrong in its books."""
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -12,22 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from examples.bank.check import find_violations
 from examples.bank.tables import Base
 from faststream_outbox.embedded import Database
+from tests.examples.programs import told_by
 
-_CHECKOUT = Path(__file__).parents[2]
 _LINE = "INSERT INTO ledger (transfer_id, source, target, cents) VALUES (1, 1, 2, 30)"
 
 
 def test_a_day() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.bank"],
-        cwd=_CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    lines = run.stdout.splitlines()
+    told = told_by("bank")
+    lines = told.splitlines()
     assert sorted(line for line in lines if "attempt" in line) == [
         "transfer 1, attempt 1: 100 cents to 2",
         "transfer 2, attempt 1: 30 cents to 3",

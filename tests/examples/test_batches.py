@@ -1,27 +1,16 @@
 """`python -m examples.batches`: an import, and the line that holds nobody up."""
 
 import re
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
-_CHECKOUT = Path(__file__).parents[2]
+from tests.examples.programs import told_by
 
 
 def test_an_import() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.batches"],
-        cwd=_CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    *_, total = run.stdout.splitlines()
+    told = told_by("batches")
+    *_, total = told.splitlines()
     assert total == "4999 lines of 5000 are stored; line 1234 is dead: -300.0 °C"
-    calls = [(int(count), what) for count, what in re.findall(r"^ *(\d+) (\w+)$", run.stdout, re.MULTILINE)]
+    calls = [(int(count), what) for count, what in re.findall(r"^ *(\d+) (\w+)$", told, re.MULTILINE)]
     assert sum(count for count, what in calls if what == "stored") == 4999
     assert max(count for count, _ in calls) == 1000
     refused = [count for count, what in calls if what == "refused"]

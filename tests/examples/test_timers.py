@@ -1,24 +1,13 @@
 """`python -m examples.timers`: what happens at the box office."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-_CHECKOUT = Path(__file__).parents[2]
+from tests.examples.programs import told_by
 
 
 def test_an_evening() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.timers"],
-        cwd=_CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    told = [(float(time), text) for time, text in re.findall(r"^ *([\d.]+) s  (.*)$", run.stdout, re.MULTILINE)]
+    printed = told_by("timers")
+    told = [(float(time), text) for time, text in re.findall(r"^ *([\d.]+) s  (.*)$", printed, re.MULTILINE)]
     assert [text for _, text in told] == [
         "seat 1 is held for Ada",
         "seat 2 is held for Grace",
