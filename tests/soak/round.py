@@ -12,12 +12,12 @@ import psycopg
 from sqlalchemy import create_engine
 
 from faststream_outbox.embedded import Database
-from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation, check
+from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation
 from tests.soak.crew import Crew
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
 from tests.soak.lives import assemble, story
-from tests.soak.settings import METADATA, Settings
+from tests.soak.settings import Settings
 from tests.soak.tally import Tally
 
 TICK: Final = 0.05
@@ -81,7 +81,7 @@ class Round:
         # A clock that was set during the round is an excuse for whatever went by it.
         slack = CLOCK_SLACK + abs(time.time() - time.monotonic() - offset)
         lives = assemble(self._reader.events)
-        violations = check(lives, self._final_state(), slack=slack)
+        violations = self._settings.check(lives, self._final_state(), slack)
         violations += [Violation("crash", "", complaint) for complaint in complaints]
         stories = {v.uid: story(lives.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in lives.rows}
         return Result(self._settings.seed, violations, self._tally.counts, faults.counts, drained, stories)
@@ -130,8 +130,11 @@ def run_round(
 ) -> Result:
     """Make the tables anew and run a round; its log is removed with it."""
     engine = create_engine(database.url("psycopg"))
-    METADATA.drop_all(engine)
-    METADATA.create_all(engine)
+    settings.tables.drop_all(engine)
+    settings.tables.create_all(engine)
+    with engine.begin() as connection:
+        for statement in settings.prepare:
+            connection.exec_driver_sql(statement)
     engine.dispose()
     with tempfile.TemporaryDirectory(prefix="outbox-soak-") as directory:
         until = time.monotonic() + seconds + settings.drain_seconds + 60.0

@@ -1,0 +1,81 @@
+"""What an ordered round is made of: the strategy, the keys, and what is spoiled in a variant."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+import faststream_outbox
+from faststream_outbox import OutboxBroker
+from faststream_outbox.storage import PostgresStore
+from tests.order.rules import check_with_keys
+from tests.soak.checker import FinalState, Violation
+from tests.soak.lives import Lives
+from tests.soak.settings import DLQ, OUTBOX, Settings
+
+if TYPE_CHECKING:
+    from tests.soak.process import SoakProcess
+
+QUEUE: Final = "orders"
+STRATEGIES: Final = ("HeadLease",)
+
+# Breaks something in a broker's store.
+Spoil = Callable[[PostgresStore], None]
+
+
+def nothing(store: PostgresStore) -> None:
+    """Break nothing."""
+
+
+def make_worker(settings: Settings, name: str) -> "SoakProcess":
+    """Make a process with a broker that consumes."""
+    from tests.order.worker import OrderWorker  # noqa: PLC0415 - the worker is told its settings, so it imports them
+
+    return OrderWorker(settings, name)
+
+
+def make_producer(settings: Settings, name: str) -> "SoakProcess":
+    """Make a process with a broker that publishes."""
+    from tests.order.producer import OrderProducer  # noqa: PLC0415 - as above
+
+    return OrderProducer(settings, name)
+
+
+@dataclass(frozen=True)
+class OrderSettings(Settings):
+    """One round with keys."""
+
+    strategy: str = "HeadLease"
+    # Few enough for each to be busy all the time; as many again come up now and then.
+    hot_keys: int = 8
+    cold_keys: int = 200
+    # The share of rows without a key.
+    unkeyed: float = 0.15
+    # The share of handlers that take longer than a lease, and how many of those block the event loop meanwhile.
+    slow: float = 0.01
+    blocks: float = 0.4
+    # The share of handlers that fail; a fifth of them for good.
+    fails: float = 0.04
+    spoil: Spoil = nothing
+    worker: "Callable[[Settings, str], SoakProcess]" = make_worker
+    producer: "Callable[[Settings, str], SoakProcess]" = make_producer
+
+    def check(self, lives: Lives, final: FinalState, slack: float) -> list[Violation]:
+        """Check rows, and keys."""
+        return check_with_keys(lives, final, slack)
+
+    def broker(self, engine: AsyncEngine, **options: Any) -> OutboxBroker:
+        """Make a broker with what is to be spoiled spoiled."""
+        broker = OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ, logger=None, **options)
+        store = broker.client.store
+        assert isinstance(store, PostgresStore)
+        self.spoil(store)
+        return broker
+
+    @property
+    def ordering(self) -> dict[str, Any]:
+        """The strategy, as a subscriber takes it."""
+        if self.strategy == "HeadLease":
+            return {}
+        return {"ordering": getattr(faststream_outbox, self.strategy)()}

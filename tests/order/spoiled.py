@@ -1,0 +1,62 @@
+"""Our own statements with one thing wrong each, which the checker has to find. None of it is in the library."""
+
+from collections.abc import Callable
+
+from faststream_outbox.storage import PostgresStore
+from faststream_outbox.storage.statements import Statement
+
+
+def _spoil(statements: object, spoil: Callable[[str], str], *names: str) -> None:
+    for name in names:
+        text = getattr(statements, name).text
+        spoiled = spoil(text)
+        assert spoiled != text, f"the statement {name!r} has changed: this variant breaks nothing any more"
+        setattr(statements, name, Statement(spoiled))
+
+
+def no_producer_lock(store: PostgresStore) -> None:
+    """Draw ids without waiting for whoever publishes for the same key."""
+    # A function that takes the same arguments, and does nothing.
+    _spoil(
+        store._statements,
+        lambda text: text.replace("pg_advisory_xact_lock(", "num_nonnulls("),
+        *("insert_keyed", "insert_many"),
+    )
+
+
+def head_by_time(store: PostgresStore) -> None:
+    """Take the row of a key that is due first for its head."""
+    by_time = "ORDER BY o.entity_key, o.next_attempt_at, o.id LIMIT 1"
+    _spoil(store._runs, lambda text: text.replace("ORDER BY o.entity_key, o.id LIMIT 1", by_time), "claim")
+
+
+def fence_of_each_row(store: PostgresStore) -> None:
+    """Settle every row that nobody else has a token on, whoever has the head by now."""
+
+    def spoil(text: str) -> str:
+        own = "JOIN unnest($1::bigint[], $2::uuid[]) AS own(id, token) ON own.id = d.head"
+        text = text.replace("JOIN own ON own.id = d.head", own)
+        return text.replace("o.id = d.id RETURNING", "o.id = d.id AND coalesce(o.acquired_token, own.token) = own.token RETURNING")
+
+    _spoil(store._runs, spoil, "settle")
+
+
+def claim_of_leased_heads(store: PostgresStore) -> None:
+    """Claim a key whose head somebody has."""
+    _spoil(store._runs, lambda text: text.replace("ELSE o.acquired_token IS NULL END", "ELSE true END"), "claim")
+
+
+def claim_without_a_second_look(store: PostgresStore) -> None:
+    """Claim the heads that a snapshot shows as free, without asking whether they still are."""
+
+    def spoil(text: str) -> str:
+        locked = text[text.index("heads AS MATERIALIZED") : text.index("leased AS (")]
+        unlocked = locked[: locked.index(" AND o.next_attempt_at <= now()")] + "),\n"
+        return text.replace(locked, unlocked)
+
+    _spoil(store._runs, spoil, "claim")
+
+
+def followers_of_any_time(store: PostgresStore) -> None:
+    """Hand out the rows of a key behind a retried head as well, from wherever they begin."""
+    _spoil(store._runs, lambda text: text.replace("f.id > h.id\n", "f.id > h.id + 1\n"), "claim")
