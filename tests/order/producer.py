@@ -35,7 +35,7 @@ class OrderProducer(Producer):
                 rows = await self._one_by_one(transaction)
             else:
                 rows = await self._at_once(transaction)
-            await self.linger()
+            await self.linger(self.settings.lingering)
             await transaction.end(commit=self.rng.random() < 0.9)
         return rows
 
@@ -45,7 +45,7 @@ class OrderProducer(Producer):
         key, count = self._key(), self.rng.randint(1, 5)
         for _ in range(count):
             name = self.history.new_name()
-            delay = self.rng.uniform(0.0, 0.2) if self.rng.random() < 0.05 else None
+            delay = self.rng.uniform(0.0, 0.2) if self.rng.random() < self.settings.delayed else None
             later = None if delay is None else timedelta(seconds=delay)
             publish = self._broker.publish
             row_id = await publish(name.encode(), queue=QUEUE, session=transaction.session, key=key, activate_in=later)

@@ -50,13 +50,20 @@ class OrderSettings(Settings):
     # Few enough for each to be busy all the time; as many again come up now and then.
     hot_keys: int = 8
     cold_keys: int = 200
-    # The share of rows without a key.
+    # The share of rows without a key, and of those that are due a little later.
     unkeyed: float = 0.15
-    # The share of handlers that take longer than a lease, and how many of those block the event loop meanwhile.
+    delayed: float = 0.05
+    # How late transactions commit, against those of other soaks: whoever publishes for the same key waits for them.
+    lingering: float = 1.0
+    # What most handlers take at most; the share that takes longer than a lease, and how many of those block the event
+    # loop meanwhile.
+    handler_seconds: float = 0.004
     slow: float = 0.01
     blocks: float = 0.4
     # The share of handlers that fail; a fifth of them for good.
     fails: float = 0.04
+    # The handlers that processes have, by turns.
+    handlers: tuple[str, ...] = ("one", "many", "one_with_session", "many_with_session")
     spoil: Spoil = nothing
     worker: "Callable[[Settings, str], SoakProcess]" = make_worker
     producer: "Callable[[Settings, str], SoakProcess]" = make_producer

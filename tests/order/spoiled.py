@@ -46,17 +46,6 @@ def claim_of_leased_heads(store: PostgresStore) -> None:
     _spoil(store._runs, lambda text: text.replace("ELSE o.acquired_token IS NULL END", "ELSE true END"), "claim")
 
 
-def claim_without_a_second_look(store: PostgresStore) -> None:
-    """Claim the heads that a snapshot shows as free, without asking whether they still are."""
-
-    def spoil(text: str) -> str:
-        locked = text[text.index("heads AS MATERIALIZED") : text.index("leased AS (")]
-        unlocked = locked[: locked.index(" AND o.next_attempt_at <= now()")] + "),\n"
-        return text.replace(locked, unlocked)
-
-    _spoil(store._runs, spoil, "claim")
-
-
-def followers_of_any_time(store: PostgresStore) -> None:
-    """Hand out the rows of a key behind a retried head as well, from wherever they begin."""
+def gap_behind_the_head(store: PostgresStore) -> None:
+    """Leave out the row that follows a head."""
     _spoil(store._runs, lambda text: text.replace("f.id > h.id\n", "f.id > h.id + 1\n"), "claim")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -30,7 +30,7 @@ class Failure(Exception):
 
 
 class OrderWorker(SoakProcess):
-    """One subscriber of the four kinds that there are, by the process's number, on the one driver or the other."""
+    """One subscriber, whose handler and driver depend on the number of the process."""
 
     settings: OrderSettings
 
@@ -67,8 +67,8 @@ class OrderWorker(SoakProcess):
             return
 
     def subscribe(self, broker: OutboxBroker) -> None:
-        """Add one of four kinds of handler: for one message or many, with a session or without."""
-        options = {
+        """Add the handler that is this process's."""
+        options: dict[str, Any] = {
             "max_workers": WORKERS,
             "lease_ttl_seconds": self.settings.lease_seconds,
             "retry_strategy": ConstantRetry(delay_seconds=0.05),
@@ -77,28 +77,27 @@ class OrderWorker(SoakProcess):
             "max_fetch_interval": 0.3,
             **self.settings.ordering,
         }
-        kind = self._number % 4
-        if kind == 1:
-            broker.subscriber(QUEUE, batch=True, max_records=MAX_RECORDS, **options)(self._many)
-        elif kind == 2:
-            broker.subscriber(QUEUE, **options)(self._one_with_session)
-        elif kind == 3:
-            broker.subscriber(QUEUE, batch=True, max_records=MAX_RECORDS, **options)(self._many_with_session)
-        else:
-            broker.subscriber(QUEUE, **options)(self._one)
+        name = self.settings.handlers[self._number % len(self.settings.handlers)]
+        if name.startswith("many"):
+            options |= {"batch": True, "max_records": MAX_RECORDS}
+        broker.subscriber(QUEUE, **options)(getattr(self, name))
 
-    async def _one(self, message: OutboxMessage) -> None:
+    async def one(self, message: OutboxMessage) -> None:
+        """Handle a message."""
         await self.handle(message)
 
-    async def _many(self, batch: OutboxBatchMessage) -> None:
+    async def many(self, batch: OutboxBatchMessage) -> None:
+        """Handle messages one after the other, in one call."""
         for message in batch.messages:
             await self.handle(message)
 
-    async def _one_with_session(self, message: OutboxMessage, session: OutboxSession) -> None:
+    async def one_with_session(self, message: OutboxMessage, session: OutboxSession) -> None:
+        """Handle a message in the transaction that deletes it."""
         await session.execute(select(1))
         await self.handle(message)
 
-    async def _many_with_session(self, batch: OutboxBatchMessage, session: OutboxSession) -> None:
+    async def many_with_session(self, batch: OutboxBatchMessage, session: OutboxSession) -> None:
+        """Handle messages in the transaction that deletes them."""
         await session.execute(select(1))
         for message in batch.messages:
             await self.handle(message)
@@ -108,19 +107,37 @@ class OrderWorker(SoakProcess):
         row = message.raw_message
         name, token = uid(row), row.lease.token.hex
         self.history.write(Started, name, token)
-        await self._take_time()
-        fate = 1.0 if self.calm.is_set() else self.rng.random() / self.settings.fails
-        self.history.write(Ended, name, token, fate >= FAILURES)
-        if fate < FAILURES:
+        await self.take_time()
+        draw, fails = 1.0 if self.calm.is_set() else self.rng.random(), self.settings.fails
+        self.history.write(Ended, name, token, draw >= fails * FAILURES)
+        if draw < fails * FAILURES:
             raise Failure
-        if fate < 1.0:
+        if draw < fails:
             await message.reject()
 
-    async def _take_time(self) -> None:
+    async def take_time(self) -> None:
+        """Take a moment, or longer than a lease."""
         slow, draw, lease = self.settings.slow, self.rng.random(), self.settings.lease_seconds
         if self.calm.is_set() or draw > slow:
-            await self.pause(self.rng.uniform(0.0, 0.004))
+            await self.pause(self.rng.uniform(0.0, self.settings.handler_seconds))
         elif draw > slow * self.settings.blocks:
             await self.pause(lease * self.rng.uniform(1.2, 2.0))  # renewed meanwhile
         else:
-            time.sleep(lease * self.rng.uniform(1.1, 1.8))  # noqa: ASYNC251 - nothing is renewed meanwhile
+            time.sleep(lease * self.rng.uniform(1.2, 2.5))  # noqa: ASYNC251 - nothing is renewed meanwhile
+
+
+class StallingWorker(OrderWorker):
+    """Stalls when all messages of a call are handled, until somebody else has got the key and is busy with its head."""
+
+    async def many(self, batch: OutboxBatchMessage) -> None:
+        """Handle messages, and stall; or take long, with one that somebody else has stalled with."""
+        await super().many(batch)
+        lease = self.settings.lease_seconds
+        if len(batch.messages) > 1 and not self.calm.is_set() and self.rng.random() < self.settings.slow:
+            time.sleep(lease * 2.5)  # noqa: ASYNC251 - nothing is renewed meanwhile
+        elif batch.messages[0].raw_message.suspect:
+            await self.pause(lease * 2.5)
+
+    async def take_time(self) -> None:
+        """Take a moment: it is calls that are slow here."""
+        await self.pause(self.rng.uniform(0.0, self.settings.handler_seconds))

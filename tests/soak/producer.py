@@ -148,10 +148,10 @@ class Producer(SoakProcess):
             await transaction.end(commit=self.rng.random() < 0.8)
         return 1
 
-    async def linger(self) -> None:
+    async def linger(self, share: float = 1.0) -> None:
         """Commit late now and then: what has a smaller id then appears after what has a greater one."""
         draw = self.rng.random()
-        await self.pause(0.0 if draw < 0.6 else self.rng.uniform(0.0, 0.2 if draw < 0.9 else 1.0))
+        await self.pause(0.0 if draw < 0.6 else share * self.rng.uniform(0.0, 0.2 if draw < 0.9 else 1.0))
 
 
 def _delta(seconds: float | None) -> timedelta | None:

@@ -132,10 +132,10 @@ def run_round(
     engine = create_engine(database.url("psycopg"))
     settings.tables.drop_all(engine)
     settings.tables.create_all(engine)
-    with engine.begin() as connection:
-        for statement in settings.prepare:
-            connection.exec_driver_sql(statement)
     engine.dispose()
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        for statement in settings.prepare:
+            connection.execute(statement)
     with tempfile.TemporaryDirectory(prefix="outbox-soak-") as directory:
         until = time.monotonic() + seconds + settings.drain_seconds + 60.0
         settings = replace(settings, directory=Path(directory), until=until)
