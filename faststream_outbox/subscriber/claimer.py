@@ -37,9 +37,9 @@ class Claimer(Loop):
         ledger: Ledger,
         journal: Journal,
         pace: Pace,
+        keys: Keys,
         *,
         queues: Sequence[str],
-        rows_per_key: int,
         batch_size: int,
         lease_seconds: float,
         min_interval: float,
@@ -51,7 +51,7 @@ class Claimer(Loop):
         self._journal = journal
         self._pace = pace
         self._cursor = ClaimCursor(queues)
-        self._keys = Keys(queues, rows_per_key=rows_per_key, lease_seconds=lease_seconds)
+        self._keys = keys
         self._batch_size = batch_size
         self._lease_seconds = lease_seconds
         self._max_interval = max_interval
