@@ -12,7 +12,7 @@ from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started, until, until_empty
 
-STRATEGIES = [HeadLease(), AdvisoryLocks(), HashShards(), HashShards(count=2, shards=[0, 1])]
+STRATEGIES: list[Ordering] = [HeadLease(), AdvisoryLocks(), HashShards(), HashShards(count=2, shards=[0, 1])]
 NAMES = ["HeadLease", "AdvisoryLocks", "HashShards", "static"]
 
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=50)
