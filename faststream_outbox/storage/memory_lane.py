@@ -1,7 +1,7 @@
 """One lane to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -18,6 +18,7 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.memory import MemoryRuns
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -77,6 +78,16 @@ class MemoryConnection(StoreConnection):
         return self._runs.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
+
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+        self._store.shards.leave(holder.token, queues)
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)

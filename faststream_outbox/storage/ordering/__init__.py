@@ -2,5 +2,29 @@
 
 from faststream_outbox.storage.ordering.cursor import KeyCursor, KeyPlan
 from faststream_outbox.storage.ordering.runs import AnySettlement, Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import NO_SHARDS, OwnShards, Shard, ShardHolder
+from faststream_outbox.storage.ordering.strategies import (
+    AdvisoryLocks,
+    HashShards,
+    HeadLease,
+    Ordering,
+    check_ordering,
+)
 
-__all__ = ["AnySettlement", "KeyCursor", "KeyPlan", "Run", "RunClaim", "RunSettlement"]
+__all__ = [
+    "NO_SHARDS",
+    "AdvisoryLocks",
+    "AnySettlement",
+    "HashShards",
+    "HeadLease",
+    "KeyCursor",
+    "KeyPlan",
+    "Ordering",
+    "OwnShards",
+    "Run",
+    "RunClaim",
+    "RunSettlement",
+    "Shard",
+    "ShardHolder",
+    "check_ordering",
+]
