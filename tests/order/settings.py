@@ -1,24 +1,31 @@
 """What an ordered round is made of: the strategy, the keys, and what is spoiled in a variant."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-import faststream_outbox
-from faststream_outbox import OutboxBroker
+from faststream_outbox import AdvisoryLocks, HashShards, HeadLease, OutboxBroker
 from faststream_outbox.storage import PostgresStore
+from faststream_outbox.storage.ordering import Ordering
 from tests.order.rules import check_with_keys
 from tests.soak.checker import FinalState, Violation
 from tests.soak.lives import Lives
-from tests.soak.settings import DLQ, OUTBOX, Settings
+from tests.soak.settings import DLQ, OUTBOX, SHARDS, Settings
 
 if TYPE_CHECKING:
     from tests.soak.process import SoakProcess
 
 QUEUE: Final = "orders"
-STRATEGIES: Final = ("HeadLease",)
+ORDERINGS: Final[Mapping[str, Ordering]] = {
+    "HeadLease": HeadLease(),
+    "AdvisoryLocks": AdvisoryLocks(),
+    "HashShards": HashShards(count=16),
+}
+# All of them at once, as while a deployment changes from one to another.
+MIXED: Final = "mixed"
+STRATEGIES: Final = (*ORDERINGS, MIXED)
 
 # Breaks something in a broker's store.
 Spoil = Callable[[PostgresStore], None]
@@ -53,8 +60,8 @@ class OrderSettings(Settings):
     # The share of rows without a key, and of those that are due a little later.
     unkeyed: float = 0.15
     delayed: float = 0.05
-    # How late transactions commit, against those of other soaks: whoever publishes for the same key waits for them.
-    lingering: float = 1.0
+    # How late transactions commit, against rows without a key: whoever publishes for the same key waits for them.
+    lingering: float = 0.3
     # What most handlers take at most; the share that takes longer than a lease, and how many of those block the event
     # loop meanwhile.
     handler_seconds: float = 0.004
@@ -74,15 +81,15 @@ class OrderSettings(Settings):
 
     def broker(self, engine: AsyncEngine, **options: Any) -> OutboxBroker:
         """Make a broker with what is to be spoiled spoiled."""
-        broker = OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ, logger=None, **options)
+        broker = OutboxBroker(
+            engine, outbox_table=OUTBOX, dlq_table=DLQ, shards_table=SHARDS, logger=None, **options
+        )
         store = broker.client.store
         assert isinstance(store, PostgresStore)
         self.spoil(store)
         return broker
 
-    @property
-    def ordering(self) -> dict[str, Any]:
-        """The strategy, as a subscriber takes it."""
-        if self.strategy == "HeadLease":
-            return {}
-        return {"ordering": getattr(faststream_outbox, self.strategy)()}
+    def ordering(self, number: int) -> Ordering:
+        """The strategy of a process."""
+        orderings = list(ORDERINGS.values())
+        return orderings[number % len(orderings)] if self.strategy == MIXED else ORDERINGS[self.strategy]

@@ -27,7 +27,11 @@ def no_producer_lock(store: PostgresStore) -> None:
 def head_by_time(store: PostgresStore) -> None:
     """Take the row of a key that is due first for its head."""
     by_time = "ORDER BY o.entity_key, o.next_attempt_at, o.id LIMIT 1"
-    _spoil(store._runs, lambda text: text.replace("ORDER BY o.entity_key, o.id LIMIT 1", by_time), "claim")
+    _spoil(
+        store._runs,
+        lambda text: text.replace("ORDER BY o.entity_key, o.id LIMIT 1", by_time),
+        *("claim", "claim_shards", "lock_keys"),
+    )
 
 
 def fence_of_each_row(store: PostgresStore) -> None:

@@ -75,7 +75,7 @@ class OrderWorker(SoakProcess):
             # Wake-ups come from the producers' processes, and are lost with their connections.
             "min_fetch_interval": 0.05,
             "max_fetch_interval": 0.3,
-            **self.settings.ordering,
+            "ordering": self.settings.ordering(self._number),
         }
         name = self.settings.handlers[self._number % len(self.settings.handlers)]
         if name.startswith("many"):

@@ -17,7 +17,7 @@ from tests.soak.crew import Crew
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
 from tests.soak.lives import assemble, story
-from tests.soak.settings import Settings
+from tests.soak.settings import METADATA, Settings
 from tests.soak.tally import Tally
 
 TICK: Final = 0.05
@@ -130,8 +130,8 @@ def run_round(
 ) -> Result:
     """Make the tables anew and run a round; its log is removed with it."""
     engine = create_engine(database.url("psycopg"))
-    settings.tables.drop_all(engine)
-    settings.tables.create_all(engine)
+    METADATA.drop_all(engine)
+    METADATA.create_all(engine)
     engine.dispose()
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         for statement in settings.prepare:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox_table
+from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox_table, make_shards_table
 
 if TYPE_CHECKING:
     from tests.soak.checker import FinalState, Violation
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 METADATA = MetaData()
 OUTBOX = make_outbox_table(METADATA)
 DLQ = make_dlq_table(METADATA)
+SHARDS = make_shards_table(METADATA)
 QUEUES = ("orders", "mails", "timers")
 
 
@@ -76,7 +77,6 @@ class Settings:
     producer: "Callable[[Settings, str], SoakProcess]" = make_producer
     # Statements that change the tables, for claimers that need others.
     prepare: tuple[str, ...] = ()
-    tables: MetaData = METADATA
 
     def check(self, lives: "Lives", final: "FinalState", slack: float) -> "list[Violation]":
         """Check the history of a round."""
