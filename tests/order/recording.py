@@ -5,8 +5,7 @@ behind it as well, and whoever settles the first rows of a run gives the rest ba
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from faststream_outbox.storage import (
     Claim,
@@ -14,7 +13,6 @@ from faststream_outbox.storage import (
     NewRow,
     OutboxRow,
     PostgresStore,
-    Retry,
     SettleInterruptedError,
     SharedTransaction,
 )
@@ -85,14 +83,10 @@ class RecordedLane:
         self._recorder.claimed(call, result.expires_at, [[row] for row in result.rows])
         return result
 
-    async def claim_runs(
-        self, *args: Any, lease_seconds: float, suspects: bool = False, **options: Any
-    ) -> RunClaim:
+    async def claim_runs(self, *args: Any, lease_seconds: float, suspects: bool = False, **options: Any) -> RunClaim:
         """Claim keys."""
         call = self._recorder.claiming(suspect=suspects, lease_seconds=lease_seconds)
-        result: RunClaim = await self._lane.claim_runs(
-            *args, lease_seconds=lease_seconds, suspects=suspects, **options
-        )
+        result: RunClaim = await self._lane.claim_runs(*args, lease_seconds=lease_seconds, suspects=suspects, **options)
         self._recorder.claimed(call, result.expires_at, [run.rows for run in result.runs])
         return result
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Violation, check
 from tests.soak.lives import FINAL, Hold, Life, Lives
 
-
 # Of one rule: what is broken breaks again with every row.
 MAX_PER_KEY: Final = 3
 
@@ -127,7 +126,7 @@ class KeyChecker:
     def started(self, key: Key) -> Iterator[Finding]:
         """A row's handler starts when those of all rows before it have come to a good end."""
         for number, life in enumerate(key.rows):
-            for hold, t in ((hold, t) for hold in life.holds for t in hold.started):
+            for hold, t in _starts(life):
                 for other in key.open_before(number, t):
                     same = _under(other, hold.row.token)
                     if same is None or not any(end <= t for end in same.ended_well):
@@ -162,6 +161,10 @@ class KeyChecker:
 def check_with_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
     """Return every violation that the history proves, of rows and of keys."""
     return [*check(lives, final, slack=slack), *KeyChecker(gather_keys(lives, final), slack).violations()]
+
+
+def _starts(life: Life) -> list[tuple[Hold, float]]:
+    return [(hold, t) for hold in life.holds for t in hold.started]
 
 
 def _under(life: Life, token: str) -> Hold | None:

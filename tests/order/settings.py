@@ -81,9 +81,7 @@ class OrderSettings(Settings):
 
     def broker(self, engine: AsyncEngine, **options: Any) -> OutboxBroker:
         """Make a broker with what is to be spoiled spoiled."""
-        broker = OutboxBroker(
-            engine, outbox_table=OUTBOX, dlq_table=DLQ, shards_table=SHARDS, logger=None, **options
-        )
+        broker = OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ, shards_table=SHARDS, logger=None, **options)
         store = broker.client.store
         assert isinstance(store, PostgresStore)
         self.spoil(store)

@@ -16,12 +16,17 @@ def _spoil(statements: object, spoil: Callable[[str], str], *names: str) -> None
 
 def no_producer_lock(store: PostgresStore) -> None:
     """Draw ids without waiting for whoever publishes for the same key."""
-    # A function that takes the same arguments, and does nothing.
-    _spoil(
-        store._statements,
-        lambda text: text.replace("pg_advisory_xact_lock(", "num_nonnulls("),
-        *("insert_keyed", "insert_many"),
-    )
+
+    def unlocked(text: str) -> str:
+        # A function that takes the same arguments, and does nothing.
+        return text.replace("pg_advisory_xact_lock(", "num_nonnulls(")
+
+    statements = store._statements
+    _spoil(statements, unlocked, "insert_keyed", "insert_many")
+    statements.notifying = {
+        Statement(unlocked(plain.text)): Statement(unlocked(notifying.text))
+        for plain, notifying in statements.notifying.items()
+    }
 
 
 def head_by_time(store: PostgresStore) -> None:
@@ -40,7 +45,9 @@ def fence_of_each_row(store: PostgresStore) -> None:
     def spoil(text: str) -> str:
         own = "JOIN unnest($1::bigint[], $2::uuid[]) AS own(id, token) ON own.id = d.head"
         text = text.replace("JOIN own ON own.id = d.head", own)
-        return text.replace("o.id = d.id RETURNING", "o.id = d.id AND coalesce(o.acquired_token, own.token) = own.token RETURNING")
+        return text.replace(
+            "o.id = d.id RETURNING", "o.id = d.id AND coalesce(o.acquired_token, own.token) = own.token RETURNING"
+        )
 
     _spoil(store._runs, spoil, "settle")
 

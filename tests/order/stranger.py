@@ -78,7 +78,9 @@ class Stranger(SoakProcess):
     async def _handle(self, row: Taken, token: str) -> bool:
         self.history.write(Started, row.uid, token)
         slow = self.rng.random() < self.settings.slow
-        await self.pause(self.settings.lease_seconds * 1.5 if slow else self.rng.uniform(0, self.settings.handler_seconds))
+        await self.pause(
+            self.settings.lease_seconds * 1.5 if slow else self.rng.uniform(0, self.settings.handler_seconds)
+        )
         well = self.calm.is_set() or self.rng.random() >= self.settings.fails
         self.history.write(Ended, row.uid, token, well)
         if well:

@@ -86,7 +86,8 @@ _KEYS: Final = """SELECT k.entity_key FROM (
    ORDER BY c.entity_key LIMIT 2) k
  WHERE pg_advisory_xact_lock(1, hashtext(k.entity_key)) IS NOT NULL"""
 # All rows of keys of which nobody has any.
-_CLAIM: Final = """UPDATE outbox o SET status = 'PROCESSING' WHERE o.entity_key = ANY (ARRAY({keys})) AND o.status = 'NEW'
+_CLAIM: Final = """UPDATE outbox o SET status = 'PROCESSING'
+ WHERE o.entity_key = ANY (ARRAY({keys})) AND o.status = 'NEW'
    AND NOT EXISTS (SELECT FROM outbox p WHERE p.entity_key = o.entity_key AND p.status = 'PROCESSING')
 RETURNING o.*"""
 

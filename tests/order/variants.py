@@ -54,12 +54,20 @@ def _stranger(worker: Callable[[Settings, str], SoakProcess], kind: Kind, **chan
 
 
 # Leases are lost when several rows wait to be settled under them.
-_LOST: Final[Mapping[str, Any]] = {"worker": StallingWorker, "handlers": ("many",), "slow": 0.1, "handler_seconds": 0.01}
+_LOST: Final[Mapping[str, Any]] = {
+    "worker": StallingWorker,
+    "handlers": ("many",),
+    "slow": 0.1,
+    "handler_seconds": 0.01,
+}
 # Claimers wait for each other's locks, in a long row.
 _ONE_STATEMENT: Final[Mapping[str, Any]] = {"hot_keys": 1, "cold_keys": 1, "handler_seconds": 0.02}
 _LEASES: Final[Mapping[str, Any]] = {
-    **{"prepare": strangers.LEASES, "lease_seconds": 0.15, "slow": 0.3},
-    **{"hot_keys": 2, "cold_keys": 1},
+    "prepare": strangers.LEASES,
+    "lease_seconds": 0.15,
+    "slow": 0.3,
+    "hot_keys": 2,
+    "cold_keys": 1,
 }
 
 OURS: Final = [

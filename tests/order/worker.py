@@ -25,7 +25,7 @@ STOP_SECONDS: Final = 5.0
 FAILURES: Final = 0.8
 
 
-class Failure(Exception):
+class FailedError(Exception):
     """What a handler raises that fails."""
 
 
@@ -111,7 +111,7 @@ class OrderWorker(SoakProcess):
         draw, fails = 1.0 if self.calm.is_set() else self.rng.random(), self.settings.fails
         self.history.write(Ended, name, token, draw >= fails * FAILURES)
         if draw < fails * FAILURES:
-            raise Failure
+            raise FailedError
         if draw < fails:
             await message.reject()
 

@@ -71,7 +71,12 @@ class Transaction:
         return commit
 
     def inserted(
-        self, uid: str, row_id: int | None, delay: float | None = None, timer_id: str | None = None, key: str | None = None
+        self,
+        uid: str,
+        row_id: int | None,
+        delay: float | None = None,
+        timer_id: str | None = None,
+        key: str | None = None,
     ) -> None:
         """Tell of a row that was inserted."""
         self._producer.history.write(Inserted, self.name, uid, row_id, self.began, delay or 0.0, timer_id, key)
