@@ -54,7 +54,7 @@ class OrderSettings(Settings):
     """One round with keys."""
 
     strategy: str = "HeadLease"
-    # Few enough for each to be busy all the time; as many again come up now and then.
+    # A few that are busy all the time, and many that come up now and then.
     hot_keys: int = 8
     cold_keys: int = 200
     # The share of rows without a key, and of those that are due a little later.

@@ -29,6 +29,7 @@ def test_what_is_broken_is_found(outbox_postgres: Database, variant: Variant) ->
         # An opinion on an unfinished history decides when to stop, and nothing else.
         return variant.kind in kinds(check_with_keys(assemble(events), FinalState()))
 
+    print(f"OUTBOX_SOAK_SEED={SEED}")  # noqa: T201 - to repeat the run
     found: Counter[Kind] = Counter()
     for attempt in range(ROUNDS):
         settings = variant.settings(outbox_postgres, SEED + attempt)

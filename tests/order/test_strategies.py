@@ -2,14 +2,16 @@
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from faststream_outbox.embedded import Database
-from tests.order.settings import MIXED, ORDERINGS, OrderSettings
-from tests.soak.round import run_round
-from tests.soak.settings import FaultRates
+from tests.order.settings import MIXED, ORDERINGS, STRATEGIES, OrderSettings
+from tests.soak import __main__ as command
+from tests.soak.round import Result, run_round
+from tests.soak.settings import FaultRates, Settings
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
 
@@ -37,3 +39,21 @@ def test_nothing_breaks_under_faults(outbox_postgres: Database, strategy: str, s
     assert faults["workers killed"] + faults["producers killed"] >= 2
     assert faults["workers paused"] + faults["producers paused"] >= 2
     assert faults["connections terminated"] >= 2
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_command_takes_a_strategy(
+    outbox_postgres_server: Database, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    asked = []
+
+    def round_of_its_own(settings: Settings, *_: object, **__: object) -> Result:
+        asked.append(settings)
+        return Result(settings.seed, [], Counter(), Counter(), 0.1, {})
+
+    monkeypatch.setattr(command, "run_round", round_of_its_own)
+    arguments = ["--order", strategy, "--seconds", "1", "--seed", "41", "--processes", "4"]
+    assert command.main([*arguments, "--dsn", outbox_postgres_server.dsn]) == command.PASSED
+    [settings] = asked
+    assert isinstance(settings, OrderSettings)
+    assert (settings.strategy, settings.seed, settings.workers, settings.producers) == (strategy, 41, 3, 1)

@@ -66,12 +66,13 @@ _LEASES: Final[Mapping[str, Any]] = {
     "prepare": strangers.LEASES,
     "lease_seconds": 0.15,
     "slow": 0.3,
+    "rate": 200.0,
     "hot_keys": 2,
     "cold_keys": 1,
 }
 
 OURS: Final = [
-    _ours(spoiled.no_producer_lock, "order", lingering=1.0),
+    _ours(spoiled.no_producer_lock, "order", workers=1, lingering=0.5, hot_keys=2, cold_keys=1),
     _ours(spoiled.head_by_time, "order", fails=0.15),
     _ours(spoiled.fence_of_each_row, "order", **_LOST),
     _ours(spoiled.claim_of_leased_heads, "exclusion"),

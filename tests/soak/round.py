@@ -95,7 +95,8 @@ class Round:
                 self._poll()
                 if self._enough(self._reader.events):
                     return
-                poll_at = now + POLL
+                # A history that grows takes longer to look at each time, and there is other work to do.
+                poll_at = time.monotonic() + max(POLL, time.monotonic() - now)
             time.sleep(TICK)
 
     def _drain(self) -> None:
