@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
 # Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
@@ -59,6 +60,8 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     for name in headers:
         if not isinstance(name, str):
             raise TypeError(f"A header's name is a str, not {type(name).__name__}: {name!r}.")
+    if PARKED in headers:
+        raise ValueError(f"headers[{PARKED!r}] is where the outbox keeps why a key is parked: choose another name.")
     try:
         for text in _texts(headers):
             _check_text("A header", text)

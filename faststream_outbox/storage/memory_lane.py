@@ -22,6 +22,7 @@ from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
     Outcome,
+    Park,
     Retry,
     Settled,
     Settlement,
@@ -145,6 +146,8 @@ class MemoryConnection(StoreConnection):
                     self._store.add_unless_waiting(output)
             case Dead():
                 self._store.bury(row, outcome)
+            case Park(dead):
+                self._store.park(row, dead)
             case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
                 row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
                 row.next_attempt_epoch = now + outcome.bounded_delay

@@ -14,6 +14,7 @@ from typing import Final
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.parking import sql_without_cause
 from faststream_outbox.storage.schema import quoted_name
 
 # The settings of the store's own connections. A plan is made once and kept; made while the table was small it would be
@@ -335,8 +336,9 @@ made AS (
          o.attempts_count, o.deliveries_count, o.created_at, o.first_attempt_at, o.last_attempt_at),
 kept AS (
   INSERT INTO {self._dlq} ({DEAD_ROW})
-  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
-         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+  SELECT g.id, g.queue, g.entity_key, g.payload, {sql_without_cause("g.headers")}, g.timer_id,
+         coalesce(l.attempts, g.attempts_count), g.deliveries_count, g.created_at,
+         coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
     FROM gone g
     JOIN unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.drivers import Executor
-from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor
+from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.statements import RunStatements
-from faststream_outbox.storage.outcomes import Ack, Dead, Retry, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, clean_exception_text, epoch_or_none
 from faststream_outbox.storage.rows import NewRow, OutboxRow
 from faststream_outbox.storage.statements import Statement
 
@@ -43,7 +43,7 @@ class PostgresRuns:
         claimed = [_run(sorted(rows, key=_by_id), now, began, suspect=suspects) for rows in runs.values()]
         ended = visits < MOST_VISITS and found < keys
         more = cursor.record(plan, last=last, ended=ended, found=len(claimed), next_due=next_due)
-        return RunClaim(claimed, began + seconds, more, next_due, bool(expired))
+        return RunClaim(claimed, began + seconds, more, finite(next_due), bool(expired))
 
     @property
     def settle(self) -> Statement:
@@ -71,6 +71,7 @@ class _Entries:
     done: list[tuple[Any, ...]] = field(default_factory=list)
     again: list[tuple[Any, ...]] = field(default_factory=list)
     dead: list[tuple[Any, ...]] = field(default_factory=list)
+    parked: list[tuple[Any, ...]] = field(default_factory=list)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
@@ -80,9 +81,10 @@ class _Entries:
             match outcome:
                 case Retry(attempts_count=attempts):
                     self.again.append((row_id, head, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if keeps_dead:
-                    text = clean_exception_text(text)
-                    self.dead.append((row_id, head, reason, text, attempts, *_times(outcome)))
+                case Dead() if keeps_dead:
+                    self.dead.append((row_id, head, *_failure(outcome)))
+                case Park(dead):
+                    self.parked.append((row_id, head, *_failure(dead)))
                 case Ack(outputs):
                     self.done.append((row_id, head))
                     self.outputs.extend((row_id, *_values(new)) for new in outputs)
@@ -93,6 +95,7 @@ class _Entries:
         shapes = [(self.heads, 2), (self.done, 2), (self.again, 6), (self.outputs, 8)]
         if keeps_dead:
             shapes.append((self.dead, 7))
+        shapes.append((self.parked, 7))
         return [column for entries, width in shapes for column in _columns(entries, width)]
 
 
@@ -102,6 +105,10 @@ def _columns(entries: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 def _values(new: NewRow) -> tuple[Any, ...]:
     return (new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+
+
+def _failure(dead: Dead) -> tuple[Any, ...]:
+    return (dead.reason, clean_exception_text(dead.last_exception), dead.attempts_count, *_times(dead))
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
