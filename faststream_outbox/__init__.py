@@ -16,12 +16,14 @@ from faststream_outbox.storage import (
     make_outbox_table,
     outbox_autovacuum_ddl,
 )
+from faststream_outbox.storage.ordering import KeyState
 from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
     "ConstantRetry",
     "ExponentialRetry",
     "Inbox",
+    "KeyState",
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",

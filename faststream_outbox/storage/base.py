@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.sharing import SharedTransaction
@@ -201,6 +203,27 @@ class Store(ABC):
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
     ) -> list[OutboxRow]:
         """Read rows in the order of their ids, without leasing them."""
+
+    @abstractmethod
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked, or those in one state, by queue and key."""
+
+    @abstractmethod
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key; returns its id.
+
+        None when there is no such key, when its head is being handled or somebody is just taking it, or when the action
+        is not for a head in its state. With `notify` the commit tells whoever listens.
+        """
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:

@@ -28,6 +28,9 @@ from faststream_outbox.storage.base import (
 from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.ordering.actions import KeyAction
+from faststream_outbox.storage.ordering.memory_keys import MemoryKeys
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.outcomes import (
     Dead,
     FailureReason,
@@ -67,6 +70,7 @@ class MemoryStore(Store):
         self._keep_dead = keep_dead
         self._ids = count(1)
         self._listeners: list[Callable[[str], None]] = []
+        self._keys = MemoryKeys(self)
 
     @property
     def keeps_dead(self) -> bool:
@@ -158,6 +162,33 @@ class MemoryStore(Store):
             check_name("queue", queue)
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
+
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked."""
+        del session
+        check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
+        return self._keys.read(queue=queue, states=wanted_states(state), limit=limit)
+
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key."""
+        _check_session(session)
+        check_name("queue", queue)
+        check_name("key", key)
+        head = self._keys.act(queue, key, action)
+        if head is not None and notify:
+            self._tell([queue])
+        return head
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:

@@ -66,7 +66,7 @@ async def test_a_message_without_a_key_is_dead_as_ever(postgres: PostgresBackend
 
     @broker.subscriber("q", retry_strategy=NoRetry(), on_dead="park")
     async def handle(number: int) -> None:
-        raise ValueError
+        raise ValueError(number)
 
     await publish(broker, postgres, 1)
     async with started(broker):
@@ -80,7 +80,7 @@ async def test_a_rejected_message_is_parked(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres)
 
     @broker.subscriber("q", on_dead="park")
-    async def handle(body: dict[str, Any], message: OutboxMessage) -> None:
+    async def handle(message: OutboxMessage) -> None:
         await message.reject()
 
     await publish_keyed(broker, postgres, ("a", 1), ("a", 2))
@@ -174,7 +174,7 @@ async def test_headers_that_are_no_object_are_parked_too(postgres: PostgresBacke
 
     @broker.subscriber("q", retry_strategy=NoRetry(), on_dead="park")
     async def handle(body: Any) -> None:
-        raise ValueError
+        raise ValueError(body)
 
     await postgres.run(
         f"INSERT INTO outbox (queue, entity_key, payload, headers) VALUES ('q', 'a', '1', CAST({headers} AS jsonb))"
@@ -202,7 +202,7 @@ async def test_a_message_that_is_pulled_is_parked(postgres: PostgresBackend) -> 
 
 async def test_routers_pass_it_on(postgres: PostgresBackend) -> None:
     async def handle(body: dict[str, Any]) -> None:
-        raise ValueError
+        raise ValueError(body)
 
     router = OutboxRouter(handlers=[OutboxRoute(handle, "q", retry_strategy=NoRetry(), on_dead="park")])
     broker = broker_on(postgres)
@@ -246,7 +246,7 @@ async def test_in_memory(postgres: PostgresBackend, run_loops: bool) -> None:
 @pytest.mark.parametrize("value", ["stop", None, True])
 def test_another_word_is_refused_where_it_is_written(postgres: PostgresBackend, value: Any) -> None:
     broker: OutboxBroker = broker_on(postgres)
-    with pytest.raises(ValueError, match='on_dead is "skip" .* or "park"'):
+    with pytest.raises(ValueError, match=r'on_dead is "skip" .* or "park"'):
         broker.subscriber("q", on_dead=value)
 
 
