@@ -224,7 +224,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
             return False
 
     async def stats(self) -> list[QueueStats]:
-        """Count the rows of every queue: ready, scheduled, in flight, dead. Reads the whole table."""
+        """Count the rows of every queue: ready, scheduled, in flight, blocked, dead. Reads the whole table."""
         async with self.client.store.connect() as lane:
             return await lane.stats()
 

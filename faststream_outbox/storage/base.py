@@ -41,21 +41,30 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row."""
+    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row.
+
+    `ready` can be claimed: of a key only when its head, the first row, can. Rows behind a head that cannot are
+    `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready each row
+    counts by itself, although one that is not due yet will stop those after it. `blocked_keys` are the keys that
+    `fetch_keys` tells of: retrying, delayed, parked, expired; `parked_keys` those of them that wait for an operator.
+    """
 
     queue: str
     ready: int
     scheduled: int
     in_flight: int
     expired: int
+    blocked: int
     dead: int
+    blocked_keys: int
+    parked_keys: int
     oldest_ready_age: float | None
     oldest_age: float | None
 
     @property
     def total(self) -> int:
         """All rows of the queue that are still to be settled."""
-        return self.ready + self.scheduled + self.in_flight + self.expired
+        return self.ready + self.scheduled + self.in_flight + self.expired + self.blocked
 
 
 class StoreConnection(ABC):
