@@ -13,14 +13,17 @@ from tests.broker.test_parking import parked, until_parked
 
 
 class Bank:
-    """A handler that fails on one number until it is mended; it looks for more once an hour, unless it is woken."""
+    """A handler that fails on one number until it is mended; `woken` tells that its subscriber was called to look."""
 
     def __init__(self, postgres: PostgresBackend, **options: Any) -> None:
         self.broker, self.postgres = broker_on(postgres), postgres
         self.seen: list[int] = []
         self.poison: int | None = 2
         options = {"retry_strategy": NoRetry(), "on_dead": "park", **options}
-        self.broker.subscriber("q", min_fetch_interval=3600, max_fetch_interval=3600, **options)(self.handle)
+        self.broker.subscriber("q", **options)(self.handle)
+        self.woken = asyncio.Event()
+        wakeup: Any = self.broker.config.wakeup
+        wakeup.subscribe(["q"], self.woken.set)
 
     async def handle(self, body: dict[str, Any]) -> None:
         self.seen.append(body["number"])
@@ -164,28 +167,40 @@ async def test_a_verb_that_is_rolled_back_wakes_nobody(postgres: PostgresBackend
     await bank.publish(2, 3)
     async with started(bank.broker):
         await until_parked(postgres)
+        bank.woken.clear()
         async with postgres.sessions() as session:
             assert await bank.broker.retry_key(queue="q", key="a", session=session)
             await session.rollback()
+        async with postgres.transaction() as session:
+            assert await bank.broker.park_key(queue="q", key="a", reason="x", session=session) is False
+        await asyncio.sleep(0.3)
+        assert not bank.woken.is_set()
         assert await parked(postgres) == [("a", "retry_terminal", 1)]
     assert bank.seen == [2]
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-async def test_another_process_is_woken_too(postgres: PostgresBackend, elsewhere: bool) -> None:
-    """Its broker is started or not: what is not told after the commit is told in the transaction."""
-    bank, operator = Bank(postgres), broker_on(postgres)
+@pytest.mark.parametrize("verb", ["retry_key", "release_key", "skip_key"])
+@pytest.mark.parametrize("where", ["here", "in a broker that is connected", "in a broker that is not"])
+async def test_subscribers_are_woken_wherever_the_operator_is(postgres: PostgresBackend, where: str, verb: str) -> None:
+    """What cannot be told after the commit is told in the transaction."""
+    bank = Bank(postgres)
+    operator = bank.broker if where == "here" else broker_on(postgres)
     await bank.publish(2, 3)
     async with started(bank.broker):
         await until_parked(postgres)
+        await asyncio.sleep(0.1)  # until its ear is open
         bank.poison = None
-        if elsewhere:
+        if where == "in a broker that is connected":
             await operator.connect()
+        bank.woken.clear()
+        reason = {"reason": "x"} if verb == "skip_key" else {}
         async with postgres.transaction() as session:
-            assert await operator.retry_key(queue="q", key="a", session=session)
+            assert await getattr(operator, verb)(queue="q", key="a", session=session, **reason)
+        async with asyncio.timeout(10):
+            await bank.woken.wait()
         await until_empty(postgres)
         await operator.stop()
-    assert bank.seen == [2, 2, 3]
+    assert bank.seen[-1] == 3
 
 
 async def test_a_session_is_needed(postgres: PostgresBackend) -> None:
