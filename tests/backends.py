@@ -20,6 +20,7 @@ from faststream_outbox.storage import (
     Store,
     make_dlq_table,
     make_outbox_table,
+    make_shards_table,
 )
 from faststream_outbox.storage.cursor import END
 from faststream_outbox.storage.parking import PARKED
@@ -109,8 +110,9 @@ class PostgresBackend(Backend):
         self.metadata = MetaData()
         self.outbox_table = make_outbox_table(self.metadata, table_name, schema=schema)
         self.dlq_table = make_dlq_table(self.metadata, f"{table_name}_dlq", schema=schema) if keep_dead else None
+        self.shards_table = make_shards_table(self.metadata, f"{table_name}_shards", schema=schema)
         self.table = quoted_name(table_name, schema)
-        self.store = PostgresStore(engine, self.outbox_table, dlq_table=self.dlq_table)
+        self.store = PostgresStore(engine, self.outbox_table, dlq_table=self.dlq_table, shards_table=self.shards_table)
         self.sessions = async_sessionmaker(engine, expire_on_commit=False)
 
     async def create(self) -> None:

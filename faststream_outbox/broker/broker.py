@@ -73,6 +73,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         *,
         outbox_table: Table,
         dlq_table: Table | None = None,
+        shards_table: Table | None = None,
         graceful_timeout: float | None = 15.0,
         metrics_recorder: MetricsRecorder | None = None,
         last_exception_renderer: LastExceptionRenderer | None = None,
@@ -100,12 +101,12 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         provider: Provider | None = None,
         context: ContextRepo | None = None,
     ) -> None:
-        check_tables(outbox_table, dlq_table)
+        check_tables(outbox_table, dlq_table, shards_table)
         if graceful_timeout is not None:
             check_number("graceful_timeout", graceful_timeout)
         check_recorder(metrics_recorder)
         producer = OutboxProducer(parser=parser, decoder=decoder)
-        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table)
+        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
         config = OutboxBrokerConfig(
             client=client,
             metrics_recorder=metrics_recorder or ignore,

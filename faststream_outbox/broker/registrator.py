@@ -20,6 +20,7 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.factory import create_publisher
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.storage.ordering import HeadLease, Ordering
 from faststream_outbox.subscriber.factory import create_subscriber
 from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -53,6 +54,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         max_records: int | None = None,
         # Rows gather while the handler runs, so that busy subscribers have large batches and idle ones do not wait.
         max_wait_ms: float = 0.0,
+        # Nothing to set up, and nobody is faster.
+        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[Dependant] = (),
@@ -88,6 +91,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             batch: Whether the handler takes a list of messages.
             max_records: How many messages that list has at most; 500 by default.
             max_wait_ms: For how long a message may wait for others to share its list, at most.
+            ordering: How processes share messages with a key: `HeadLease()`, `AdvisoryLocks()` or `HashShards()`.
+                With each of them those of one key are handled in their order, one at a time.
             propagate_inbound_headers: Whether what the handler returns is published with the message's headers.
             middlewares: Middlewares of this subscriber only, inside those of the broker and its routers.
             dependencies: Dependencies of every handler of this subscriber.
@@ -124,6 +129,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             batch=batch,
             max_records=max_records,
             max_wait_ms=max_wait_ms,
+            ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
             middlewares=middlewares,
             filter=filter,

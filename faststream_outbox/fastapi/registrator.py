@@ -28,6 +28,7 @@ from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.storage.ordering import HeadLease, Ordering
 from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
@@ -58,6 +59,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         batch: bool = False,
         max_records: int | None = None,
         max_wait_ms: float = 0.0,
+        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[params.Depends] = (),
@@ -107,6 +109,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
             batch=batch,
             max_records=max_records,
             max_wait_ms=max_wait_ms,
+            ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
             middlewares=middlewares,
             dependencies=dependencies,

@@ -26,7 +26,13 @@ from faststream_outbox.storage.outcomes import (
 )
 from faststream_outbox.storage.postgres import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
-from faststream_outbox.storage.schema import make_dlq_table, make_inbox_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage.schema import (
+    make_dlq_table,
+    make_inbox_table,
+    make_outbox_table,
+    make_shards_table,
+    outbox_autovacuum_ddl,
+)
 from faststream_outbox.storage.sharing import SharedTransaction
 
 __all__ = [
@@ -59,5 +65,6 @@ __all__ = [
     "make_dlq_table",
     "make_inbox_table",
     "make_outbox_table",
+    "make_shards_table",
     "outbox_autovacuum_ddl",
 ]

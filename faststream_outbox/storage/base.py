@@ -15,6 +15,7 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
@@ -102,6 +103,16 @@ class StoreConnection(ABC):
         """
 
     @abstractmethod
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards for so many seconds; returns those that are the holder's now."""
+
+    @abstractmethod
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+
+    @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Lengthen leases; what does not come back has been lost, or is locked by somebody at this moment."""
 
@@ -159,6 +170,11 @@ class Store(ABC):
     @abstractmethod
     def keeps_dead(self) -> bool:
         """Whether a dead row is kept as a dead letter; else it is deleted."""
+
+    @property
+    @abstractmethod
+    def keeps_shards(self) -> bool:
+        """Whether processes can share the shards of a queue among themselves."""
 
     @abstractmethod
     async def insert(

@@ -30,6 +30,7 @@ from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.memory_keys import MemoryKeys
+from faststream_outbox.storage.ordering.shards_memory import MemoryShards
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.outcomes import (
     Dead,
@@ -67,6 +68,7 @@ class MemoryStore(Store):
         self.rows: dict[int, OutboxRow] = {}
         self.dead: list[DeadRow] = []
         self.clock = clock
+        self.shards = MemoryShards(self)
         self._keep_dead = keep_dead
         self._ids = count(1)
         self._listeners: list[Callable[[str], None]] = []
@@ -76,6 +78,11 @@ class MemoryStore(Store):
     def keeps_dead(self) -> bool:
         """Whether `dead` is filled."""
         return self._keep_dead
+
+    @property
+    def keeps_shards(self) -> bool:
+        """It does."""
+        return True
 
     async def insert(
         self,

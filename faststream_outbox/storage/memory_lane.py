@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -19,6 +19,7 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.memory import MemoryRuns
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -80,6 +81,16 @@ class MemoryConnection(StoreConnection):
         return self._runs.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
+
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+        self._store.shards.leave(holder.token, queues)
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)

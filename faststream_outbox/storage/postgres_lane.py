@@ -25,6 +25,8 @@ from faststream_outbox.storage.drivers import (
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.postgres import PostgresRuns
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import NO_SHARDS, Shard, ShardHolder
+from faststream_outbox.storage.ordering.shards_postgres import PostgresShards, ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -62,10 +64,13 @@ class _Group:
 class PostgresConnection(StoreConnection):
     """One lane to the outbox table."""
 
-    def __init__(self, executor: Executor, statements: Statements, runs: RunStatements) -> None:
+    def __init__(
+        self, executor: Executor, statements: Statements, runs: RunStatements, shards: ShardStatements | None = None
+    ) -> None:
         self._executor = executor
         self._statements = statements
         self._runs = PostgresRuns(executor, runs)
+        self._shards = None if shards is None else PostgresShards(executor, shards)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -202,6 +207,19 @@ class PostgresConnection(StoreConnection):
         return await self._runs.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
+
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        if self._shards is None:
+            raise RuntimeError(NO_SHARDS)
+        return await self._shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+        if self._shards is not None:
+            await self._shards.leave(holder.token, queues)
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""

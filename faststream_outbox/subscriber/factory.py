@@ -11,6 +11,7 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.checks import check_count, check_name, check_number
+from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, Ordering, check_ordering
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
 from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
 from faststream_outbox.subscriber.pipeline import PipelineOptions
@@ -44,6 +45,7 @@ def create_subscriber(
     batch: bool,
     max_records: int | None,
     max_wait_ms: float,
+    ordering: Ordering,
     propagate_inbound_headers: bool,
     middlewares: Sequence[BrokerMiddleware[Any]],
     filter: Filter[Any],  # noqa: A002 - FastStream's name
@@ -63,6 +65,7 @@ def create_subscriber(
         max_workers=check_count("max_workers", max_workers),
         max_records=records,
         max_wait=max_wait,
+        ordering=_check_ordering(ordering, config),
         claim_batch_size=check_count("fetch_batch_size", fetch_batch_size),
         min_interval=_check_positive("min_fetch_interval", min_fetch_interval),
         max_interval=_check_positive("max_fetch_interval", max_fetch_interval),
@@ -121,6 +124,15 @@ def _check_batch(*, batch: bool, max_records: int | None, max_wait_ms: float) ->
             raise ValueError("max_records and max_wait_ms are about batches: give batch=True too, or leave them out.")
         return 1, 0.0
     return _RECORDS if max_records is None else check_count("max_records", max_records), max_wait
+
+
+def _check_ordering(ordering: Ordering, config: OutboxBrokerConfig) -> Ordering:
+    check_ordering(ordering)
+    # A router's subscribers learn of their broker, and its tables, later.
+    shared = isinstance(ordering, HashShards) and ordering.is_shared
+    if shared and config.client is not None and not config.store.keeps_shards:
+        raise ValueError(NO_SHARDS)
+    return ordering
 
 
 def _check_positive(what: str, value: float) -> float:

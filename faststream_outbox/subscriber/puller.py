@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from faststream_outbox.storage import Claim, ClaimCursor, Dead, Lease, Outcome, Settlement, Store, StoreConnection
-from faststream_outbox.storage.ordering import RunClaim
+from faststream_outbox.storage.ordering import HashShards, Ordering, RunClaim
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
@@ -42,6 +42,7 @@ class Puller:
         max_interval: float = 10.0,
         max_deliveries: int | None = None,
         on_dead: OnDead = "skip",
+        ordering: Ordering | None = None,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
     ) -> None:
@@ -49,7 +50,9 @@ class Puller:
         self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
         self._announce = announce
         self._cursor = ClaimCursor(queues)
-        self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds)
+        # Whoever takes one row now and then holds no shards, and looks at all of them.
+        whole = None if isinstance(ordering, HashShards) else ordering
+        self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds, ordering=whole)
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
         self._on_dead: OnDead = on_dead
@@ -167,7 +170,7 @@ class Puller:
         """Claim the first row of a key; alone, its lease is like any other's."""
         self._keys.restart()
         while True:
-            claim = await self._keys.claim(lane, 1)
+            claim = await self._keys.claim(lane, 1, 1)
             if claim.runs or not self._keys.more:
                 return _as_rows(claim)
 

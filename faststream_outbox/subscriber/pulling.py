@@ -34,6 +34,7 @@ class Pulling:
             max_interval=options.max_interval,
             max_deliveries=options.max_deliveries,
             on_dead=options.on_dead,
+            ordering=options.ordering,
             monitor=monitor,
             announce=announce,
         )

@@ -11,7 +11,9 @@ from faststream_outbox.storage.checks import encode_headers
 from faststream_outbox.storage.ordering import RunSettlement
 from faststream_outbox.storage.parking import PARKED, cause_in
 from tests.backends import Backend
-from tests.contract.test_runs import begun, claim, fill, payloads, settle
+from tests.contract.test_runs import begun, claim, fill, payloads, settle, strategy
+
+__all__ = ["strategy"]  # so that every test here runs with each of them, too
 
 POISON = Park(Dead("retry_terminal", "ValueError: no\x00good", 3))
 
