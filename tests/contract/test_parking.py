@@ -10,7 +10,7 @@ from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, Out
 from faststream_outbox.storage.checks import encode_headers
 from faststream_outbox.storage.ordering import RunSettlement
 from faststream_outbox.storage.parking import PARKED, cause_in
-from tests.backends import Backend
+from tests.backends import Backend, PostgresBackend
 from tests.contract.test_runs import begun, claim, fill, payloads, settle, strategy
 
 __all__ = ["strategy"]  # so that every test here runs with each of them, too
@@ -135,6 +135,19 @@ async def test_a_retry_is_due_however_many_keys_are_parked(backend: Backend) -> 
     claimed = await claim(backend, cursor=cursor)
     assert claimed.next_due == pytest.approx(30, abs=5)
     assert cursor.next_due == pytest.approx(30, abs=5)
+
+
+async def test_without_a_dead_letter_table(postgres: PostgresBackend) -> None:
+    other = PostgresBackend(postgres.engine, table_name="bare", keep_dead=False)
+    await other.create()
+    await fill(other, *"aaab")
+    a, b = (await claim(other, cursor=begun())).runs
+    async with other.store.connect() as lane:
+        outcomes = [(a.rows[0].id, Dead("rejected")), (a.rows[1].id, POISON)]
+        settled = await lane.settle([RunSettlement(a.lease, outcomes), RunSettlement(b.lease, [(b.rows[0].id, Ack())])])
+    assert settled.held == {a.lease, b.lease}
+    head, _ = await other.rows()
+    assert (head.id, cause_in(head.headers_json).reason) == (a.rows[1].id, "retry_terminal")
 
 
 def test_nothing_is_settled_behind_a_parked_row() -> None:
