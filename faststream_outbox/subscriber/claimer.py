@@ -111,7 +111,9 @@ class Claimer(Loop):
         """Claim rows with a key, for which there may be no room left; returns how many runs came."""
         if room <= 0 or not (idle or self._keys.are_due):
             return 0
-        claim = await self._to_its_end(lambda lane: self._keys.claim(lane, room), self._take_runs)
+        claim = await self._to_its_end(
+            lambda lane: self._keys.claim(lane, room, self._pace.run_length), self._take_runs
+        )
         if claim.suspects:
             self._suspects_left = True
         return len(claim.runs)

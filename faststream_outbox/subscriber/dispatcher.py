@@ -12,7 +12,7 @@ from faststream_outbox.subscriber.handling import Handle, Handled
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.loop import Loop
-from faststream_outbox.subscriber.pace import Pace
+from faststream_outbox.subscriber.pace import LONGEST_RUN, Pace
 from faststream_outbox.subscriber.settler import Settler
 
 # When a call ends in a bug its rows are tried again, not in a tight loop.
@@ -76,9 +76,10 @@ class Worker(Loop):
             calls = [[part] for part in head.parts]
         done: list[Settlement] = []
         error: BaseException | None = None
+        enough = time.monotonic() + LONGEST_RUN
         for rows in calls:
-            if done and head.expired:
-                break  # the rest is somebody else's by now
+            if done and (head.expired or time.monotonic() >= enough):
+                break  # the rest is somebody else's by now, or is as it was when this is settled
             handled, error = await self._call(rows)
             if handled.settled.held or handled.settled.lost:
                 self._settle_own(head, handled)

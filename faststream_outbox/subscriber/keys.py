@@ -53,12 +53,15 @@ class Keys:
         """Look again: rows may have come, or time has passed."""
         self._fresh.restart()
 
-    async def claim(self, lane: StoreConnection, room: int) -> RunClaim:
-        """Claim runs for about so many rows."""
+    async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
+        """Claim runs for about so many rows, each of so many at most."""
         self._looked_at = time.monotonic()
         keys = max(1, int(room / max(1.0, self._length)))
         claim = await lane.claim_runs(
-            self._fresh, keys=keys, rows_per_key=self._rows_per_key, lease_seconds=self._lease_seconds
+            self._fresh,
+            keys=keys,
+            rows_per_key=min(self._rows_per_key, run_length),
+            lease_seconds=self._lease_seconds,
         )
         self.have_suspects = self.have_suspects or claim.suspects
         if claim.runs:

@@ -167,7 +167,7 @@ class Puller:
         """Claim the first row of a key; alone, its lease is like any other's."""
         self._keys.restart()
         while True:
-            claim = await self._keys.claim(lane, 1)
+            claim = await self._keys.claim(lane, 1, 1)
             if claim.runs or not self._keys.more:
                 return _as_rows(claim)
 

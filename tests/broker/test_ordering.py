@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -66,6 +67,63 @@ async def test_rows_with_and_without_a_key_share_a_queue(postgres: PostgresBacke
     async with started(broker):
         await until_empty(postgres)
     assert sorted(seen) == [1, 2, 3, 4]
+
+
+async def test_as_many_keys_run_at_once_as_there_are_workers(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, running, most, go_on = broker_on(postgres), set[str](), 0, asyncio.Event()
+
+    @broker.subscriber("q", ordering=ordering, max_workers=4)
+    async def handle(body: dict[str, Any]) -> None:
+        nonlocal most
+        running.add(body["key"])
+        most = max(most, len(running))
+        await go_on.wait()
+        running.discard(body["key"])
+
+    await publish_keyed(broker, postgres, *((f"k{number % 6}", number) for number in range(24)))
+    async with started(broker):
+        await until(lambda: len(running) == 4)
+        go_on.set()
+        await until_empty(postgres)
+    assert most == 4
+
+
+async def test_of_a_slow_run_what_is_done_is_soon_settled(postgres: PostgresBackend, ordering: Ordering) -> None:
+    """So that a crash repeats what was handled in a tenth of a second, not in as long as a hundred messages take."""
+    broker, seen, go_on = broker_on(postgres), list[int](), asyncio.Event()
+
+    @broker.subscriber("q", ordering=ordering)
+    async def handle(body: dict[str, Any]) -> None:
+        if body["number"] == 5:
+            await go_on.wait()
+        await asyncio.sleep(0.06)
+        seen.append(body["number"])
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(8)))
+    async with started(broker):
+        await until(lambda: len(seen) == 5)
+        async with asyncio.timeout(10):
+            while len(await postgres.rows()) > 4:
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await until_empty(postgres)
+    assert seen == list(range(8))
+
+
+async def test_a_delayed_message_holds_up_its_key_and_no_other(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, seen = broker_on(postgres), list[tuple[str, int]]()
+
+    @broker.subscriber("q", ordering=ordering)
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append((body["key"], body["number"]))
+
+    async with postgres.transaction() as session:
+        delayed = {"key": "a", "number": 1}
+        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(seconds=0.5))
+    await publish_keyed(broker, postgres, ("a", 2), ("b", 1), ("b", 2))
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
 
 
 async def test_a_message_that_fails_blocks_its_key_and_only_its_key(

@@ -19,7 +19,7 @@ from faststream_outbox import (
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.shards import ShardKeeper
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
 from tests.broker.test_ordering import NAMES, STRATEGIES, publish_keyed
 
 QUICK = 0.6
@@ -142,6 +142,26 @@ async def test_strategies_share_a_queue(postgres: PostgresBackend) -> None:
     finally:
         await asyncio.gather(*(broker.stop() for broker in brokers))
     assert seen == {f"k{key}": list(range(30)) for key in range(10)}
+
+
+async def test_a_missing_table_of_shards_is_told_and_holds_up_keys_only(postgres: PostgresBackend) -> None:
+    await postgres.run("DROP TABLE outbox_shards")
+    records, seen = Records(), list[int]()
+    broker = broker_on(postgres, records)
+
+    @broker.subscriber("q", ordering=HashShards())
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append(body["number"])
+
+    async with started(broker):
+        [unread] = records.named("outbox_unreadable")
+        assert "table of shards" in unread.getMessage()
+        await publish_keyed(broker, postgres, ("a", 2))
+        await publish(broker, postgres, {"number": 1})
+        await until(lambda: seen == [1] and records.named("shards_failed"))
+        async with postgres.engine.begin() as connection:
+            await connection.run_sync(postgres.shards_table.create)
+        await until(lambda: seen == [1, 2])
 
 
 def test_shards_without_a_table_are_refused_where_they_are_asked_for(postgres: PostgresBackend) -> None:

@@ -208,6 +208,20 @@ async def test_every_key_has_its_turn(backend: Backend) -> None:
     assert cursor.at_rest
 
 
+async def test_keys_that_are_refilled_for_ever_starve_nobody(backend: Backend) -> None:
+    names = [f"{n:03}" for n in range(60)]
+    await fill(backend, *names)
+    cursor, served = _cursor(), set[str | None]()
+    # A round begins anywhere, so the first one may be short; two whole ones follow, with a claim for each end.
+    for _ in range(3 * (len(names) // 5 + 1)):
+        claimed = await claim(backend, keys=5, cursor=cursor)
+        for run in claimed.runs:
+            served.add(run.key)
+            await settle(backend, run, Ack())
+            await fill(backend, str(run.key))
+    assert served == set(names)
+
+
 async def test_a_released_head_is_free_and_its_delivery_uncounted(backend: Backend) -> None:
     await fill(backend, *"aa")
     [run] = (await claim(backend, cursor=begun())).runs
