@@ -143,7 +143,7 @@ async def test_without_a_dead_letter_table(postgres: PostgresBackend) -> None:
     await fill(other, *"aaab")
     a, b = (await claim(other, cursor=begun())).runs
     async with other.store.connect() as lane:
-        outcomes = [(a.rows[0].id, Dead("rejected")), (a.rows[1].id, POISON)]
+        outcomes: list[tuple[int, Outcome]] = [(a.rows[0].id, Dead("rejected")), (a.rows[1].id, POISON)]
         settled = await lane.settle([RunSettlement(a.lease, outcomes), RunSettlement(b.lease, [(b.rows[0].id, Ack())])])
     assert settled.held == {a.lease, b.lease}
     head, _ = await other.rows()
