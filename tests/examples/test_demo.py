@@ -32,10 +32,8 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import EmbeddedPostgres
 from tests.examples.demo_output import counts_in
 
-_KILL = re.compile(
-    r"Worker \d, process \d+, killed with [\d,]+ messages in hand, [\d,]+ of them charges; "
-    r"worker 3, process (?P<other>\d+), started"
-)
+_KILL = re.compile(r"^  Worker [12] \(process \d+\) killed, \d+ messages in hand, \d+ of them charges$", re.MULTILINE)
+_START = re.compile(r"^  Worker 3 \(process (\d+)\) started$", re.MULTILINE)
 _CHECKOUT = Path(__file__).parents[2]
 # Of 200 orders: 12 declined, 8 refused, 8 that fail once, 4 that fail twice, 1 that always fails, 1 forged, 8 that are
 # never paid and 12 that are. 60 of those that are committed go on an account, of which 3 fail once.
@@ -80,10 +78,10 @@ def demo_in_the_middle(temp_dir: Path) -> Iterator[tuple[subprocess.Popen[str], 
     demo = start_demo("--orders", "600", temp_dir=temp_dir)
     assert demo.stdout is not None
     try:
-        while not (restart := _KILL.search(_line_of(demo))):
+        while not (start := _START.search(_line_of(demo))):
             assert demo.poll() is None, demo.communicate()
         (pid_file,) = temp_dir.glob("*/data/postmaster.pid")
-        yield demo, [int(pid_file.read_text().splitlines()[0]), int(restart["other"])]
+        yield demo, [int(pid_file.read_text().splitlines()[0]), int(start[1])]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(demo.pid, signal.SIGKILL)
@@ -122,6 +120,7 @@ def test_a_run_tells_what_happened_and_passes(temp_dir: Path) -> None:
     assert counts["Parcels packed again by that"] <= counts["Delivered again after the kill"]
     assert "seed 7\n" in output
     assert _KILL.search(output)
+    assert _START.search(output)
     assert "200 of 200 placed; orders 2 dead, " in output
     assert "PASSED" in output
     assert "\x1b" not in output
