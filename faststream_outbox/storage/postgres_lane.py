@@ -31,6 +31,7 @@ from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
+    Park,
     Retry,
     Settled,
     SettleInterruptedError,
@@ -143,6 +144,8 @@ class PostgresConnection(StoreConnection):
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Dead():
                     acked.append(lease)
+                case Park():
+                    runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
         tally = _Tally()
         try:
             await self._write_or_split(statements.delete_batch, acked, tally, _columns, list, read=_leases_by_number)

@@ -13,6 +13,7 @@ from faststream_outbox.subscriber.dispatcher import Dispatcher, Worker
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.handling import Handle
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
@@ -45,6 +46,7 @@ class PipelineOptions:
     max_interval: float = 10.0
     lease_seconds: float = 60.0
     max_deliveries: int | None = None
+    on_dead: OnDead = "skip"
     # A kind of outcome is written when this many wait, or the oldest has waited this many seconds, or every row in hand
     # has its outcome; and never more in one statement. An acknowledged row is written as soon as the settler is free,
     # because a crash would deliver it again; a retry has time.
@@ -141,6 +143,7 @@ class Pipeline:
                     *(self._ledger, self._gatherer, handle, self._settler),
                     journal=journal,
                     pace=pace,
+                    on_dead=options.on_dead,
                     interruptible=interruptible,
                 )
                 for _ in range(options.max_workers)

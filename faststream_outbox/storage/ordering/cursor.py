@@ -28,6 +28,11 @@ class KeyPlan:
     shards: tuple[int, ...]
 
 
+def finite(seconds: float | None) -> float | None:
+    """Leave out what is never due: a key that is parked."""
+    return None if seconds is None or seconds == math.inf else seconds
+
+
 class KeyCursor:
     """The memory of one claimer between its claims of runs. Nothing depends on it but speed and fairness.
 
