@@ -173,7 +173,7 @@ def test_fates_follow_from_the_seed() -> None:
 async def test_a_terminal_gets_a_table_of_the_queues() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, force_interactive=True, width=80, highlight=False, _environ={})
-    queues = (QueueCount("orders", ready=11, in_flight=22, scheduled=33, expired=44, dead=55, handled=66),)
+    queues = (QueueCount("orders", ready=11, in_flight=22, scheduled=33, expired=44, blocked=50, dead=55, handled=66),)
     engine = create_async_engine("postgresql+asyncpg://nowhere/")
     broker = OutboxBroker(engine, outbox_table=outbox_table)
     watch = Watch(engine, broker, Shop(async_sessionmaker(engine), broker))  # one that does not look
@@ -186,6 +186,6 @@ async def test_a_terminal_gets_a_table_of_the_queues() -> None:
     await asyncio.wait([showing])
     shown = screen.getvalue()
     assert "10 of 10" in shown
-    assert re.search(r"orders +11 +22 +33 +44 +55 +66 +33", shown)
+    assert re.search(r"orders +11 +22 +33 +44 +50 +55 +66 +33", shown)
     assert "worker 1: 1,000 handled, killed" in shown
     assert "worker 2: 2,000 handled, accounts in hand: 3" in shown
