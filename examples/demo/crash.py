@@ -21,6 +21,10 @@ _ASK_SECONDS = 0.02
 # The server ends what a dead client has asked for, and then its connection: a matter of milliseconds.
 _GONE_SECONDS = 2.0
 _CONNECTIONS = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = :name")
+_MOMENT_SECONDS = 0.5
+_AT_A_CHARGE = text("""
+SELECT EXISTS (SELECT FROM deliveries WHERE queue = 'accounts' AND worker = :worker AND ended_at IS NULL)
+""")
 # In hand: given to a handler, and not settled.
 _CUT_OFF = text("""
 UPDATE deliveries d SET cut_off_at = clock_timestamp() FROM outbox o
@@ -45,15 +49,23 @@ async def kill_one(console: Console, watch: Watch, workers: Workers, orders: int
     pid = victim.pid
     async with watch.engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await _wait_for_a_charge(connection, victim.number)
         await victim.kill()
         watch.killed.add(victim.number)
         keys = await _note_what_was_cut_off(connection, victim.number)
-    other = await workers.start()
+    charges = len(keys) - keys.count(None)
     console.print(
-        f"  Worker {victim.number}, process {pid}, killed with {len(keys):,} messages in hand, "
-        f"{len(keys) - keys.count(None):,} of them charges; worker {other.number}, process {other.pid}, started",
-        soft_wrap=True,
+        f"  Worker {victim.number} (process {pid}) killed, {len(keys):,} messages in hand, {charges:,} of them charges"
     )
+    other = await workers.start()
+    console.print(f"  Worker {other.number} (process {other.pid}) started")
+
+
+async def _wait_for_a_charge(connection: AsyncConnection, worker: int) -> None:
+    """Wait for a good moment: in the middle of a charge, if there are any."""
+    deadline = time.monotonic() + _MOMENT_SECONDS
+    while not await connection.scalar(_AT_A_CHARGE, {"worker": worker}) and time.monotonic() < deadline:
+        await asyncio.sleep(_ASK_SECONDS)
 
 
 async def _note_what_was_cut_off(connection: AsyncConnection, worker: int) -> list[str | None]:

@@ -15,7 +15,7 @@ from examples.demo.watch import QueueCount, Watch, WorkerCount
 REDRAW_SECONDS = 0.1
 LINE_SECONDS = 1.0
 
-_COLUMNS = ("ready", "in flight", "scheduled", "expired", "dead", "handled", "per s")
+_COLUMNS = ("ready", "in flight", "scheduled", "expired", "blocked", "dead", "handled", "per s")
 
 
 async def show(console: Console, watch: Watch, orders: int) -> None:
@@ -37,14 +37,14 @@ def picture(watch: Watch, orders: int) -> RenderableType:
     placed = look.accepted + look.cancelled
     bar = Table.grid(padding=(0, 1))
     bar.add_row("  orders placed", ProgressBar(orders, placed, width=36), f"{placed:,} of {orders:,}")
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, show_edge=False)
     table.add_column("queue", no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for each in look.queues:
-        numbers = (each.ready, each.in_flight, each.scheduled, each.expired, each.dead, each.handled)
+        numbers = (each.ready, each.in_flight, each.scheduled, each.expired, each.blocked, each.dead, each.handled)
         table.add_row(each.queue, *(f"{number:,}" for number in numbers), f"{watch.rate(each.queue):,.0f}")
-    return Group("", bar, table, *(f"  {_worker_in_words(each)}" for each in look.workers))
+    return Group("", bar, "", table, "", *(f"  {_worker_in_words(each)}" for each in look.workers))
 
 
 def summary(watch: Watch, orders: int) -> str:
@@ -61,6 +61,7 @@ def _in_words(count: QueueCount) -> str:
         "in flight": count.in_flight,
         "scheduled": count.scheduled,
         "expired": count.expired,
+        "blocked": count.blocked,
         "dead": count.dead,
     }
     words = [f"{number:,} {what}" for what, number in held.items() if number]

@@ -31,13 +31,14 @@ class QueueCount:
     in_flight: int = 0
     scheduled: int = 0
     expired: int = 0  # in the hands of a worker that is gone
+    blocked: int = 0  # behind another one of their key
     dead: int = 0
     handled: int = 0
 
     @property
     def waiting(self) -> int:
         """All that is still to be settled."""
-        return self.ready + self.in_flight + self.scheduled + self.expired
+        return self.ready + self.in_flight + self.scheduled + self.expired + self.blocked
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Watch:
         queues = tuple(
             QueueCount(
                 queue,
-                *(each.ready, each.in_flight, each.scheduled, each.expired, each.dead),
+                *(each.ready, each.in_flight, each.scheduled, each.expired, each.blocked, each.dead),
                 handled=handled[queue],
             )
             if (each := stats.get(queue))

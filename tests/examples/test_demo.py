@@ -32,10 +32,8 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import EmbeddedPostgres
 from tests.examples.demo_output import counts_in
 
-_KILL = re.compile(
-    r"Worker \d, process \d+, killed with [\d,]+ messages in hand, [\d,]+ of them charges; "
-    r"worker 3, process (?P<other>\d+), started"
-)
+_KILL = re.compile(r"^  Worker [12] \(process \d+\) killed, \d+ messages in hand, \d+ of them charges$", re.MULTILINE)
+_START = re.compile(r"^  Worker 3 \(process (\d+)\) started$", re.MULTILINE)
 _CHECKOUT = Path(__file__).parents[2]
 # Of 200 orders: 12 declined, 8 refused, 8 that fail once, 4 that fail twice, 1 that always fails, 1 forged, 8 that are
 # never paid and 12 that are. 60 of those that are committed go on an account, of which 3 fail once.
@@ -80,10 +78,10 @@ def demo_in_the_middle(temp_dir: Path) -> Iterator[tuple[subprocess.Popen[str], 
     demo = start_demo("--orders", "600", temp_dir=temp_dir)
     assert demo.stdout is not None
     try:
-        while not (restart := _KILL.search(_line_of(demo))):
+        while not (start := _START.search(_line_of(demo))):
             assert demo.poll() is None, demo.communicate()
         (pid_file,) = temp_dir.glob("*/data/postmaster.pid")
-        yield demo, [int(pid_file.read_text().splitlines()[0]), int(restart["other"])]
+        yield demo, [int(pid_file.read_text().splitlines()[0]), int(start[1])]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(demo.pid, signal.SIGKILL)
@@ -122,6 +120,7 @@ def test_a_run_tells_what_happened_and_passes(temp_dir: Path) -> None:
     assert counts["Parcels packed again by that"] <= counts["Delivered again after the kill"]
     assert "seed 7\n" in output
     assert _KILL.search(output)
+    assert _START.search(output)
     assert "200 of 200 placed; orders 2 dead, " in output
     assert "PASSED" in output
     assert "\x1b" not in output
@@ -174,7 +173,7 @@ def test_fates_follow_from_the_seed() -> None:
 async def test_a_terminal_gets_a_table_of_the_queues() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, force_interactive=True, width=80, highlight=False, _environ={})
-    queues = (QueueCount("orders", ready=11, in_flight=22, scheduled=33, expired=44, dead=55, handled=66),)
+    queues = (QueueCount("orders", ready=11, in_flight=22, scheduled=33, expired=44, blocked=50, dead=55, handled=66),)
     engine = create_async_engine("postgresql+asyncpg://nowhere/")
     broker = OutboxBroker(engine, outbox_table=outbox_table)
     watch = Watch(engine, broker, Shop(async_sessionmaker(engine), broker))  # one that does not look
@@ -187,6 +186,6 @@ async def test_a_terminal_gets_a_table_of_the_queues() -> None:
     await asyncio.wait([showing])
     shown = screen.getvalue()
     assert "10 of 10" in shown
-    assert re.search(r"orders +11 +22 +33 +44 +55 +66 +33", shown)
+    assert re.search(r"orders +11 +22 +33 +44 +50 +55 +66 +33", shown)
     assert "worker 1: 1,000 handled, killed" in shown
     assert "worker 2: 2,000 handled, accounts in hand: 3" in shown
