@@ -93,7 +93,8 @@ class PostgresConnection(StoreConnection):
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
         token = uuid4()
-        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
+        make = self.row_type
+        rows = [make(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
             row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
