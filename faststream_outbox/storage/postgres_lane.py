@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -46,6 +46,7 @@ _STATEMENT_ERRORS: Final = ("42",)
 
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
+_BY_LEASE: Final = attrgetter("lease")
 _BY_POSITION: Final = attrgetter("next_attempt_epoch", "id")
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 
@@ -120,19 +121,22 @@ class PostgresConnection(StoreConnection):
         statements = self._statements
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        first_verdicts = {s.lease: s for s in reversed(list(settlements))}
-        runs = list[RunSettlement]()
-        for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
+        runs, last = list[RunSettlement](), None
+        for settlement in sorted(settlements, key=_BY_LEASE):
+            lease = settlement.lease
+            if lease == last:
+                continue  # the first verdict on it stands
+            last = lease
             if isinstance(settlement, RunSettlement):
                 runs.append(settlement)
                 continue
             match outcome := settlement.outcome:
-                case Ack(outputs) if outputs or settlement.group is not None:
+                case Ack() if not outcome.outputs and settlement.group is None:
+                    acked.append(lease)
+                case Ack(outputs):
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
                     group.leases.append(lease)
                     group.outputs.extend(outputs)
-                case Ack():
-                    acked.append(lease)
                 case Retry(attempts_count=attempts):
                     retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
                 case Dead(reason, text, attempts) if statements.bury is not None:
