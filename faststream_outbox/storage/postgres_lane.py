@@ -47,7 +47,8 @@ _STATEMENT_ERRORS: Final = ("42",)
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _BY_LEASE: Final = attrgetter("lease")
-_BY_POSITION: Final = attrgetter("next_attempt_epoch", "id")
+_BY_ID: Final = attrgetter("id")
+_BY_TIME: Final = attrgetter("next_attempt_epoch")
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 
 
@@ -78,7 +79,9 @@ class PostgresConnection(StoreConnection):
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
-        rows.sort(key=_BY_POSITION)
+        # One after the other is the same as by both, and makes no tuples.
+        rows.sort(key=_BY_ID)
+        rows.sort(key=_BY_TIME)
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
@@ -107,7 +110,7 @@ class PostgresConnection(StoreConnection):
         if not held:
             return frozenset()
         seconds = check_number("lease_seconds", lease_seconds)
-        return leases_of(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
+        return leases_of(await self._executor.fetch(self._statements.renew, *_columns_of_leases(held), seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
         """Give back rows that were not started."""
@@ -145,7 +148,9 @@ class PostgresConnection(StoreConnection):
                     acked.append(lease)
         tally = _Tally()
         try:
-            await self._write_or_split(statements.delete_batch, acked, tally, _columns, list, read=_leases_by_number)
+            await self._write_or_split(
+                statements.delete_batch, acked, tally, _columns_of_leases, list, read=_leases_by_number
+            )
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
@@ -245,13 +250,17 @@ def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
 
 
+def _columns_of_leases(leases: Sequence[Lease]) -> Iterable[list[Any]]:
+    return [lease.row_id for lease in leases], [lease.token for lease in leases]
+
+
 def deletion(
     statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
 ) -> tuple[Statement, Iterable[list[Any]]]:
     """Choose the statement that deletes these rows, and inserts those, with what it takes."""
     if outputs:
         return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
-    return statements.delete, _columns(sorted(leases))
+    return statements.delete, _columns_of_leases(sorted(leases))
 
 
 def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
