@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from sqlalchemy import MetaData
@@ -40,6 +40,11 @@ class CountingExecutor:
         """Run a statement and return what it returns."""
         self._meter.statements += 1
         return await self._executor.fetch(statement, *args)
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Run the statements meanwhile in one transaction, whose beginning and end are statements too."""
+        self._meter.statements += 2
+        return self._executor.transaction()
 
 
 class Outbox:

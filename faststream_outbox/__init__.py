@@ -14,14 +14,20 @@ from faststream_outbox.storage import (
     make_dlq_table,
     make_inbox_table,
     make_outbox_table,
+    make_shards_table,
     outbox_autovacuum_ddl,
 )
+from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, KeyState
 from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
+    "AdvisoryLocks",
     "ConstantRetry",
     "ExponentialRetry",
+    "HashShards",
+    "HeadLease",
     "Inbox",
+    "KeyState",
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",
@@ -38,5 +44,6 @@ __all__ = [
     "make_dlq_table",
     "make_inbox_table",
     "make_outbox_table",
+    "make_shards_table",
     "outbox_autovacuum_ddl",
 ]

@@ -175,8 +175,15 @@ class OutboxClient(AbstractOutboxClient):
 
     store: PostgresStore
 
-    def __init__(self, engine: AsyncEngine | None, outbox_table: Table, *, dlq_table: Table | None = None) -> None:
-        super().__init__(PostgresStore(engine, outbox_table, dlq_table=dlq_table))
+    def __init__(
+        self,
+        engine: AsyncEngine | None,
+        outbox_table: Table,
+        *,
+        dlq_table: Table | None = None,
+        shards_table: Table | None = None,
+    ) -> None:
+        super().__init__(PostgresStore(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table))
 
     @property
     def engine(self) -> AsyncEngine | None:

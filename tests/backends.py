@@ -20,8 +20,10 @@ from faststream_outbox.storage import (
     Store,
     make_dlq_table,
     make_outbox_table,
+    make_shards_table,
 )
 from faststream_outbox.storage.cursor import END
+from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema import quoted_name
 
 
@@ -108,8 +110,9 @@ class PostgresBackend(Backend):
         self.metadata = MetaData()
         self.outbox_table = make_outbox_table(self.metadata, table_name, schema=schema)
         self.dlq_table = make_dlq_table(self.metadata, f"{table_name}_dlq", schema=schema) if keep_dead else None
+        self.shards_table = make_shards_table(self.metadata, f"{table_name}_shards", schema=schema)
         self.table = quoted_name(table_name, schema)
-        self.store = PostgresStore(engine, self.outbox_table, dlq_table=self.dlq_table)
+        self.store = PostgresStore(engine, self.outbox_table, dlq_table=self.dlq_table, shards_table=self.shards_table)
         self.sessions = async_sessionmaker(engine, expire_on_commit=False)
 
     async def create(self) -> None:
@@ -150,6 +153,14 @@ class PostgresBackend(Backend):
             "last_attempt_at",
         ]
         earlier = ", ".join(f"{c} = {c} - make_interval(secs => :seconds)" for c in columns)
+        for name in ("parked_at", "due"):  # what is kept among the headers of a parked row
+            path = f"headers #> '{{{PARKED},{name}}}'"
+            earlier_still = f"to_jsonb(({path})::float8 - CAST(:seconds AS float8))"
+            await self.run(
+                f"UPDATE {self.table} SET headers = jsonb_set(headers, '{{{PARKED},{name}}}', {earlier_still}) "
+                f"WHERE jsonb_typeof({path}) = 'number'",
+                seconds=seconds,
+            )
         await self.run(f"UPDATE {self.table} SET {earlier}", seconds=seconds)
 
     async def dead_letters(self) -> list[DeadLetter]:

@@ -28,8 +28,8 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.logging import make_outbox_logger_state
+from faststream_outbox.broker.operating import OutboxOperating
 from faststream_outbox.broker.pool import check_pool
-from faststream_outbox.broker.publishing import OutboxPublishing
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from faststream_outbox.testing.client import FakeOutboxClient
 
 
-class OutboxBroker(OutboxRegistrator, OutboxPublishing):
+class OutboxBroker(OutboxRegistrator, OutboxOperating):
     """The outbox as a FastStream broker.
 
     Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
@@ -73,6 +73,7 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         *,
         outbox_table: Table,
         dlq_table: Table | None = None,
+        shards_table: Table | None = None,
         graceful_timeout: float | None = 15.0,
         metrics_recorder: MetricsRecorder | None = None,
         last_exception_renderer: LastExceptionRenderer | None = None,
@@ -100,12 +101,12 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
         provider: Provider | None = None,
         context: ContextRepo | None = None,
     ) -> None:
-        check_tables(outbox_table, dlq_table)
+        check_tables(outbox_table, dlq_table, shards_table)
         if graceful_timeout is not None:
             check_number("graceful_timeout", graceful_timeout)
         check_recorder(metrics_recorder)
         producer = OutboxProducer(parser=parser, decoder=decoder)
-        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table)
+        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
         config = OutboxBrokerConfig(
             client=client,
             metrics_recorder=metrics_recorder or ignore,
@@ -224,7 +225,7 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
             return False
 
     async def stats(self) -> list[QueueStats]:
-        """Count the rows of every queue: ready, scheduled, in flight, dead. Reads the whole table."""
+        """Count the rows of every queue: ready, scheduled, in flight, blocked, dead. Reads the whole table."""
         async with self.client.store.connect() as lane:
             return await lane.stats()
 

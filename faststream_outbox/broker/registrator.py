@@ -20,7 +20,9 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.factory import create_publisher
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.storage.ordering import HeadLease, Ordering
 from faststream_outbox.subscriber.factory import create_subscriber
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -38,6 +40,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
+        # A message that failed for good must not stop those behind it unless somebody has decided so.
+        on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         # Outcomes are written whenever the settler is free, so these bound a statement, not a wait.
@@ -50,6 +54,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         max_records: int | None = None,
         # Rows gather while the handler runs, so that busy subscribers have large batches and idle ones do not wait.
         max_wait_ms: float = 0.0,
+        # Nothing to set up, and nobody is faster.
+        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[Dependant] = (),
@@ -74,6 +80,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             lease_ttl_seconds: After how long others may take a row whose holder died. Leases of running rows renew
                 themselves, so it need not be longer than a handler runs.
             max_deliveries: After how many claims a row is dead without being handled again.
+            on_dead: What becomes of a message with a key that failed for good: "skip" moves it to the dead-letter
+                table, and its key goes on; "park" keeps it at the head of its key, which waits for an operator.
             retry_strategy: When a failed message is tried again; `ExponentialRetry` with ten attempts by default.
             ack_policy: What becomes of a message whose handler gave no verdict; retried on errors by default.
             terminal_batch_size: How many finished rows are settled by one statement at most.
@@ -83,6 +91,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             batch: Whether the handler takes a list of messages.
             max_records: How many messages that list has at most; 500 by default.
             max_wait_ms: For how long a message may wait for others to share its list, at most.
+            ordering: How processes share messages with a key: `HeadLease()`, `AdvisoryLocks()` or `HashShards()`.
+                With each of them those of one key are handled in their order, one at a time.
             propagate_inbound_headers: Whether what the handler returns is published with the message's headers.
             middlewares: Middlewares of this subscriber only, inside those of the broker and its routers.
             dependencies: Dependencies of every handler of this subscriber.
@@ -109,6 +119,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             max_fetch_interval=max_fetch_interval,
             lease_ttl_seconds=lease_ttl_seconds,
             max_deliveries=max_deliveries,
+            on_dead=on_dead,
             retry_strategy=retry_strategy,
             ack_policy=ack_policy,
             terminal_batch_size=terminal_batch_size,
@@ -118,6 +129,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             batch=batch,
             max_records=max_records,
             max_wait_ms=max_wait_ms,
+            ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
             middlewares=middlewares,
             filter=filter,

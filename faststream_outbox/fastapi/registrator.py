@@ -28,6 +28,8 @@ from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.storage.ordering import HeadLease, Ordering
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -47,6 +49,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
+        on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = 500,
@@ -56,6 +59,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         batch: bool = False,
         max_records: int | None = None,
         max_wait_ms: float = 0.0,
+        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[params.Depends] = (),
@@ -95,6 +99,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
             max_fetch_interval=max_fetch_interval,
             lease_ttl_seconds=lease_ttl_seconds,
             max_deliveries=max_deliveries,
+            on_dead=on_dead,
             retry_strategy=retry_strategy,
             ack_policy=ack_policy,
             terminal_batch_size=terminal_batch_size,
@@ -104,6 +109,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
             batch=batch,
             max_records=max_records,
             max_wait_ms=max_wait_ms,
+            ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
             middlewares=middlewares,
             dependencies=dependencies,

@@ -19,6 +19,7 @@ from faststream_outbox.storage.outcomes import (
     Dead,
     FailureReason,
     Outcome,
+    Park,
     Retry,
     Settled,
     SettleInterruptedError,
@@ -26,7 +27,13 @@ from faststream_outbox.storage.outcomes import (
 )
 from faststream_outbox.storage.postgres import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
-from faststream_outbox.storage.schema import make_dlq_table, make_inbox_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage.schema import (
+    make_dlq_table,
+    make_inbox_table,
+    make_outbox_table,
+    make_shards_table,
+    outbox_autovacuum_ddl,
+)
 from faststream_outbox.storage.sharing import SharedTransaction
 
 __all__ = [
@@ -45,6 +52,7 @@ __all__ = [
     "NewRow",
     "OutboxRow",
     "Outcome",
+    "Park",
     "PostgresStore",
     "QueueStats",
     "Retry",
@@ -59,5 +67,6 @@ __all__ = [
     "make_dlq_table",
     "make_inbox_table",
     "make_outbox_table",
+    "make_shards_table",
     "outbox_autovacuum_ddl",
 ]

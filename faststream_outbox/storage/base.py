@@ -12,8 +12,11 @@ from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.sharing import SharedTransaction
@@ -39,21 +42,30 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row."""
+    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row.
+
+    `ready` can be claimed: of a key only when its head, the first row, can. Rows behind a head that cannot are
+    `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready each row
+    counts by itself, although one that is not due yet will stop those after it. `blocked_keys` are the keys that
+    `fetch_keys` tells of: retrying, delayed, parked, expired; `parked_keys` those of them that wait for an operator.
+    """
 
     queue: str
     ready: int
     scheduled: int
     in_flight: int
     expired: int
+    blocked: int
     dead: int
+    blocked_keys: int
+    parked_keys: int
     oldest_ready_age: float | None
     oldest_age: float | None
 
     @property
     def total(self) -> int:
         """All rows of the queue that are still to be settled."""
-        return self.ready + self.scheduled + self.in_flight + self.expired
+        return self.ready + self.scheduled + self.in_flight + self.expired + self.blocked
 
 
 class StoreConnection(ABC):
@@ -93,6 +105,16 @@ class StoreConnection(ABC):
         A key is leased by its first row, whose lease covers the others. Of a key that was delivered before, that row
         comes alone.
         """
+
+    @abstractmethod
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards for so many seconds; returns those that are the holder's now."""
+
+    @abstractmethod
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
 
     @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
@@ -153,6 +175,11 @@ class Store(ABC):
     def keeps_dead(self) -> bool:
         """Whether a dead row is kept as a dead letter; else it is deleted."""
 
+    @property
+    @abstractmethod
+    def keeps_shards(self) -> bool:
+        """Whether processes can share the shards of a queue among themselves."""
+
     @abstractmethod
     async def insert(
         self,
@@ -205,6 +232,27 @@ class Store(ABC):
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
     ) -> list[OutboxRow]:
         """Read rows in the order of their ids, without leasing them."""
+
+    @abstractmethod
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked, or those in one state, by queue and key."""
+
+    @abstractmethod
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key; returns its id.
+
+        None when there is no such key, when its head is being handled or somebody is just taking it, or when the action
+        is not for a head in its state. With `notify` the commit tells whoever listens.
+        """
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:

@@ -1,7 +1,7 @@
 """How a statement reaches Postgres: through the bare driver on our connections, through SQLAlchemy on others'."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Dialect
@@ -21,6 +21,9 @@ class Executor(Protocol):
     async def fetch(self, statement: Statement, *args: Any) -> Records:
         """Run a statement and return what it returns."""
 
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Run the statements meanwhile in one transaction."""
+
 
 class AsyncpgExecutor:
     """A bare asyncpg connection, outside any transaction: one round trip a statement."""
@@ -32,6 +35,11 @@ class AsyncpgExecutor:
         """Run a statement and return what it returns."""
         records: Records = await self._connection.fetch(statement.text, *args)
         return records
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Run the statements meanwhile in one transaction."""
+        transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
+        return transaction
 
     def connected_to(self) -> int:
         """Tell which server process the connection was told it talks to."""
@@ -60,6 +68,11 @@ class PsycopgExecutor:
             records: Records = await cursor.fetchall()
             return records
 
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Run the statements meanwhile in one transaction."""
+        transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
+        return transaction
+
     def connected_to(self) -> int:
         """Tell which server process the connection was told it talks to."""
         pid: int = self._connection.info.backend_pid
@@ -78,13 +91,16 @@ class BorrowedExecutor:
 
     async def fetch(self, statement: Statement, *args: Any) -> Records:
         """Run a statement and return what it returns."""
+        async with self.transaction():
+            return await self._connection.run_sync(run_on, statement, *args)
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Run the statements meanwhile in one transaction, unless the connection commits each by itself."""
         connection = self._connection
         if connection.sync_connection is not None and _autocommits(connection.sync_connection):
-            return await connection.run_sync(run_on, statement, *args)
+            return nullcontext()
         # A savepoint, so that a statement that fails leaves the caller's transaction usable.
-        transaction = connection.begin_nested() if connection.in_transaction() else connection.begin()
-        async with transaction:
-            return await connection.run_sync(run_on, statement, *args)
+        return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
 def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:

@@ -31,14 +31,18 @@ from faststream_outbox.storage.drivers import (
 )
 from faststream_outbox.storage.guard import USED_ONCE
 from faststream_outbox.storage.notifications import Notifications
+from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
+from faststream_outbox.storage.ordering.key_statements import KeyStatements
 from faststream_outbox.storage.ordering.postgres import columns_of_runs
 from faststream_outbox.storage.ordering.runs import run_of_acks
+from faststream_outbox.storage.ordering.shards_postgres import ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.sharing import SharedTransaction
-from faststream_outbox.storage.statements import SET_LOCAL, Statement, Statements
+from faststream_outbox.storage.statements import NOTIFY, SET_LOCAL, Statement, Statements
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -54,20 +58,35 @@ class PostgresStore(Store):
 
     """
 
-    def __init__(self, engine: AsyncEngine | None, outbox_table: Table, *, dlq_table: Table | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine | None,
+        outbox_table: Table,
+        *,
+        dlq_table: Table | None = None,
+        shards_table: Table | None = None,
+    ) -> None:
         if engine is not None:
             check_engine(engine)
         self.engine = engine
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
+        self.shards_table = shards_table
         self._statements = Statements(outbox_table, dlq_table)
         self._runs = RunStatements(outbox_table, dlq_table, self._statements)
+        self._keys = KeyStatements(outbox_table, dlq_table)
+        self._shards = None if shards_table is None else ShardStatements(shards_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
     @property
     def keeps_dead(self) -> bool:
         """Whether there is a dead-letter table."""
         return self.dlq_table is not None
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether there is a table of shards."""
+        return self.shards_table is not None
 
     async def insert(
         self,
@@ -175,7 +194,10 @@ class PostgresStore(Store):
     async def look(self) -> list[tuple[str, Exception]]:
         """Tell which tables, or columns of theirs, are not there."""
         failures: list[tuple[str, Exception]] = []
-        for table, statement in self._statements.look.items():
+        looks = dict(self._statements.look)
+        if self._shards is not None:
+            looks[self._shards.name] = self._shards.look
+        for table, statement in looks.items():
             try:
                 async with self.transaction() as connection:
                     await connection.run_sync(run_on, statement)
@@ -199,6 +221,41 @@ class PostgresStore(Store):
         records = await _run(session, self._execute, self._statements.read, queue, limit)
         return [OutboxRow(*record) for record in records]
 
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked, in the caller's transaction."""
+        check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
+        asked = (queue, list(wanted_states(state)), limit)
+        records = await _run(session, self._execute, self._keys.read, *asked)
+        return [KeyState.of(OutboxRow(*head), waiting=waiting, now=now) for now, waiting, *head in records]
+
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key, in the caller's transaction."""
+        check_name("queue", queue)
+        check_name("key", key)
+        match action:
+            case RetryKey():
+                records = await _run(session, self._execute, self._keys.retry, queue, key)
+            case ReleaseKey():
+                records = await _run(session, self._execute, self._keys.release, queue, key)
+            case ParkKey(reason):
+                records = await _run(session, self._execute, self._keys.park, queue, key, reason)
+            case SkipKey(reason):
+                records = await _run(session, self._execute, self._keys.skip, queue, key, reason)
+        if records and notify:
+            await _run(session, self._execute, NOTIFY, self._notifications.channel, [queue])
+        return int(records[0][0]) if records else None
+
     def _execute(self, session: Session | Connection, statement: Statement, *args: Any) -> Records:
         if isinstance(session, Session):
             session = session.connection(bind_arguments={"clause": self.outbox_table})
@@ -214,7 +271,7 @@ class PostgresStore(Store):
 
     def lane(self, executor: Executor) -> PostgresConnection:
         """Make a lane of whatever runs statements."""
-        return PostgresConnection(executor, self._statements, self._runs)
+        return PostgresConnection(executor, self._statements, self._runs, self._shards)
 
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
         """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
@@ -242,7 +299,8 @@ class PostgresStore(Store):
 
         if self.engine is None:
             raise RuntimeError("Without an engine there is no database to ask: give one to validate the schema.")
-        await validate_schema(self.engine, self.outbox_table, self.dlq_table, check_autovacuum=check_autovacuum)
+        tables = (self.outbox_table, self.dlq_table, self.shards_table)
+        await validate_schema(self.engine, *tables, check_autovacuum=check_autovacuum)
 
 
 async def _run(

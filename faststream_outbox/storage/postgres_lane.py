@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from operator import attrgetter
@@ -25,10 +25,13 @@ from faststream_outbox.storage.drivers import (
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.postgres import PostgresRuns
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import NO_SHARDS, Shard, ShardHolder
+from faststream_outbox.storage.ordering.shards_postgres import PostgresShards, ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
+    Park,
     Retry,
     Settled,
     SettleInterruptedError,
@@ -63,10 +66,13 @@ class _Group:
 class PostgresConnection(StoreConnection):
     """One lane to the outbox table."""
 
-    def __init__(self, executor: Executor, statements: Statements, runs: RunStatements) -> None:
+    def __init__(
+        self, executor: Executor, statements: Statements, runs: RunStatements, shards: ShardStatements | None = None
+    ) -> None:
         self._executor = executor
         self._statements = statements
         self._runs = PostgresRuns(executor, runs)
+        self._shards = None if shards is None else PostgresShards(executor, shards)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -124,12 +130,9 @@ class PostgresConnection(StoreConnection):
         statements = self._statements
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs, last = list[RunSettlement](), None
-        for settlement in sorted(settlements, key=_BY_LEASE):
+        runs = list[RunSettlement]()
+        for settlement in _first_verdicts(settlements):
             lease = settlement.lease
-            if lease == last:
-                continue  # the first verdict on it stands
-            last = lease
             if isinstance(settlement, RunSettlement):
                 runs.append(settlement)
                 continue
@@ -146,6 +149,8 @@ class PostgresConnection(StoreConnection):
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Dead():
                     acked.append(lease)
+                case Park():
+                    runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
         tally = _Tally()
         try:
             await self._write_or_split(
@@ -210,6 +215,19 @@ class PostgresConnection(StoreConnection):
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
 
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        if self._shards is None:
+            raise RuntimeError(NO_SHARDS)
+        return await self._shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+        if self._shards is not None:
+            await self._shards.leave(holder.token, queues)
+
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""
         marks = list(cursor.marks.values())
@@ -223,6 +241,15 @@ class PostgresConnection(StoreConnection):
     async def ping(self) -> None:
         """Ask the server for a sign of life."""
         await self._executor.fetch(PING)
+
+
+def _first_verdicts(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
+    """Put settlements in the order of their leases; the first one of a lease stands."""
+    last: Lease | None = None
+    for settlement in sorted(settlements, key=_BY_LEASE):
+        if settlement.lease != last:
+            yield settlement
+        last = settlement.lease
 
 
 @dataclass(slots=True)

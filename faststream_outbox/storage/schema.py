@@ -3,7 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, LargeBinary, MetaData, String, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import Uuid
@@ -160,11 +173,42 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
     )
 
 
-def check_tables(outbox_table: Table, dlq_table: Table | None) -> None:
+def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, schema: str | None = None) -> Table:
+    """Define the table that tells which process holds which shard of a queue's keys; `HashShards()` needs it.
+
+    Example:
+        shards_table = make_shards_table(metadata)
+        broker = OutboxBroker(engine, outbox_table=outbox_table, shards_table=shards_table)
+
+    """
+    _check_metadata(metadata)
+    _check_identifier("table", table_name)
+    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
+    return Table(
+        table_name,
+        metadata,
+        Column("queue", String(MAX_NAME_CHARS), primary_key=True),
+        Column("shard", Integer, primary_key=True, autoincrement=False),
+        Column("token", Uuid),
+        # For people to read: the host and the process.
+        Column("holder", Text),
+        Column(
+            "lease_expires_at",
+            DateTime(timezone=True),
+            nullable=False,
+            server_default=text("'-infinity'::timestamp with time zone"),
+        ),
+        schema=schema,
+    )
+
+
+def check_tables(outbox_table: Table, dlq_table: Table | None, shards_table: Table | None = None) -> None:
     """Refuse what was not made by the functions above, or was given in the other's place."""
     check_table("outbox_table", outbox_table, make_outbox_table)
     if dlq_table is not None:
         check_table("dlq_table", dlq_table, make_dlq_table)
+    if shards_table is not None:
+        check_table("shards_table", shards_table, make_shards_table)
 
 
 def check_table(name: str, table: object, make: Callable[[MetaData], Table]) -> None:

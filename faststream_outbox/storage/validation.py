@@ -12,7 +12,12 @@ class OutboxSchemaWarning(UserWarning):
 
 
 async def validate_schema(
-    engine: AsyncEngine, outbox_table: Table, dlq_table: Table | None = None, *, check_autovacuum: bool = False
+    engine: AsyncEngine,
+    outbox_table: Table,
+    dlq_table: Table | None = None,
+    shards_table: Table | None = None,
+    *,
+    check_autovacuum: bool = False,
 ) -> None:
     """Raise one `RuntimeError` that lists all that the live tables lack, with the DDL that mends it.
 
@@ -24,7 +29,7 @@ async def validate_schema(
         await validate_schema(engine, outbox_table, dlq_table)
 
     """
-    tables = [outbox_table] if dlq_table is None else [outbox_table, dlq_table]
+    tables = [table for table in (outbox_table, dlq_table, shards_table) if table is not None]
     async with engine.connect() as connection:
         await validate_tables(connection, tables, check_autovacuum=check_autovacuum)
 

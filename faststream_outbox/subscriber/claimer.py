@@ -37,9 +37,9 @@ class Claimer(Loop):
         ledger: Ledger,
         journal: Journal,
         pace: Pace,
+        keys: Keys,
         *,
         queues: Sequence[str],
-        rows_per_key: int,
         batch_size: int,
         lease_seconds: float,
         min_interval: float,
@@ -51,7 +51,7 @@ class Claimer(Loop):
         self._journal = journal
         self._pace = pace
         self._cursor = ClaimCursor(queues)
-        self._keys = Keys(queues, rows_per_key=rows_per_key, lease_seconds=lease_seconds)
+        self._keys = keys
         self._batch_size = batch_size
         self._lease_seconds = lease_seconds
         self._max_interval = max_interval
@@ -111,7 +111,9 @@ class Claimer(Loop):
         """Claim rows with a key, for which there may be no room left; returns how many runs came."""
         if room <= 0 or not (idle or self._keys.are_due):
             return 0
-        claim = await self._to_its_end(lambda lane: self._keys.claim(lane, room), self._take_runs)
+        claim = await self._to_its_end(
+            lambda lane: self._keys.claim(lane, room, self._pace.run_length), self._take_runs
+        )
         if claim.suspects:
             self._suspects_left = True
         return len(claim.runs)

@@ -11,7 +11,9 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.checks import check_count, check_name, check_number
+from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, Ordering, check_ordering
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
+from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
 from faststream_outbox.subscriber.pipeline import PipelineOptions
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -33,6 +35,7 @@ def create_subscriber(
     max_fetch_interval: float,
     lease_ttl_seconds: float,
     max_deliveries: int | None,
+    on_dead: OnDead,
     retry_strategy: RetryStrategyProto | RetryDelayProto | None,
     ack_policy: AckPolicy,
     terminal_batch_size: int,
@@ -42,6 +45,7 @@ def create_subscriber(
     batch: bool,
     max_records: int | None,
     max_wait_ms: float,
+    ordering: Ordering,
     propagate_inbound_headers: bool,
     middlewares: Sequence[BrokerMiddleware[Any]],
     filter: Filter[Any],  # noqa: A002 - FastStream's name
@@ -54,17 +58,20 @@ def create_subscriber(
     """Make a subscriber."""
     names = _check_queues(queues)
     records, max_wait = _check_batch(batch=batch, max_records=max_records, max_wait_ms=max_wait_ms)
+    check_on_dead(on_dead)
     if fetch_batch_size is None:
         fetch_batch_size = max(_FETCHED, records)
     options = PipelineOptions(
         max_workers=check_count("max_workers", max_workers),
         max_records=records,
         max_wait=max_wait,
+        ordering=_check_ordering(ordering, config),
         claim_batch_size=check_count("fetch_batch_size", fetch_batch_size),
         min_interval=_check_positive("min_fetch_interval", min_fetch_interval),
         max_interval=_check_positive("max_fetch_interval", max_fetch_interval),
         lease_seconds=_check_positive("lease_ttl_seconds", lease_ttl_seconds),
         max_deliveries=None if max_deliveries is None else check_count("max_deliveries", max_deliveries),
+        on_dead=on_dead,
         terminal_batch_size=check_count("terminal_batch_size", terminal_batch_size),
         terminal_flush_interval=check_number("terminal_flush_interval_ms", terminal_flush_interval_ms) / 1000,
         retry_batch_size=check_count("retry_batch_size", retry_batch_size),
@@ -117,6 +124,15 @@ def _check_batch(*, batch: bool, max_records: int | None, max_wait_ms: float) ->
             raise ValueError("max_records and max_wait_ms are about batches: give batch=True too, or leave them out.")
         return 1, 0.0
     return _RECORDS if max_records is None else check_count("max_records", max_records), max_wait
+
+
+def _check_ordering(ordering: Ordering, config: OutboxBrokerConfig) -> Ordering:
+    check_ordering(ordering)
+    # A router's subscribers learn of their broker, and its tables, later.
+    shared = isinstance(ordering, HashShards) and ordering.is_shared
+    if shared and config.client is not None and not config.store.keeps_shards:
+        raise ValueError(NO_SHARDS)
+    return ordering
 
 
 def _check_positive(what: str, value: float) -> float:

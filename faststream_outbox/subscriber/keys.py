@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from faststream_outbox.storage import StoreConnection
-from faststream_outbox.storage.ordering import KeyCursor, RunClaim
+from faststream_outbox.storage.ordering import KeyCursor, Ordering, OwnShards, RunClaim
 
 # While rows without a key are claimed one batch after the other, keys are looked for so often.
 _LOOK_EVERY: Final = 0.05
@@ -17,8 +17,17 @@ _WEIGHT: Final = 0.2
 class Keys:
     """A subscriber's view of the keys in its queues."""
 
-    def __init__(self, queues: Sequence[str], *, rows_per_key: int, lease_seconds: float) -> None:
-        self._fresh, self._suspects = KeyCursor(queues), KeyCursor(queues)
+    def __init__(
+        self,
+        queues: Sequence[str],
+        *,
+        rows_per_key: int,
+        lease_seconds: float,
+        ordering: Ordering | None = None,
+        shards: OwnShards | None = None,
+    ) -> None:
+        self._fresh = KeyCursor(queues, ordering=ordering, shards=shards)
+        self._suspects = KeyCursor(queues, ordering=ordering, shards=shards)
         self._rows_per_key = rows_per_key
         self._lease_seconds = lease_seconds
         self._length = 1.0
@@ -44,12 +53,15 @@ class Keys:
         """Look again: rows may have come, or time has passed."""
         self._fresh.restart()
 
-    async def claim(self, lane: StoreConnection, room: int) -> RunClaim:
-        """Claim runs for about so many rows."""
+    async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
+        """Claim runs for about so many rows, each of so many at most."""
         self._looked_at = time.monotonic()
         keys = max(1, int(room / max(1.0, self._length)))
         claim = await lane.claim_runs(
-            self._fresh, keys=keys, rows_per_key=self._rows_per_key, lease_seconds=self._lease_seconds
+            self._fresh,
+            keys=keys,
+            rows_per_key=min(self._rows_per_key, run_length),
+            lease_seconds=self._lease_seconds,
         )
         self.have_suspects = self.have_suspects or claim.suspects
         if claim.runs:

@@ -4,6 +4,8 @@ from typing import Final
 
 # Rows are claimed so far ahead: many round trips long, and hardly noticed by whoever waits for a row that waits here.
 _AHEAD: Final = 0.5
+# Rows of one key are settled together after so long: a crash has all of them handled again.
+LONGEST_RUN: Final = 0.1
 # How much one row's duration counts against all those before it.
 _WEIGHT: Final = 0.2
 # Shorter than any handler, so that there is something to divide by.
@@ -20,6 +22,7 @@ class Pace:
         self._workers = max_workers
         # Rows that run when every worker is as busy as it can be.
         self._running = max_workers * max_records
+        self._records = max_records
         self._most = most
         self._seconds: float | None = None
 
@@ -29,13 +32,20 @@ class Pace:
 
     @property
     def _ahead(self) -> int:
-        seconds = _SHORTEST if self._seconds is None else max(self._seconds, _SHORTEST)
-        return min(int(self._workers * _AHEAD / seconds), self._most - self._running)
+        return min(self._done_in(self._workers * _AHEAD), self._most - self._running)
+
+    def _done_in(self, seconds: float) -> int:
+        return int(seconds / (_SHORTEST if self._seconds is None else max(self._seconds, _SHORTEST)))
 
     @property
     def capacity(self) -> int:
         """How many rows to hold at most: as many as can run, and those that are claimed ahead."""
         return self._running + self._ahead
+
+    @property
+    def run_length(self) -> int:
+        """How many rows of one key to claim together at most: those of a call, or what is done before they settle."""
+        return max(self._records, self._done_in(LONGEST_RUN))
 
     @property
     def refill_at(self) -> int:

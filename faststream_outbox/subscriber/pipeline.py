@@ -3,17 +3,20 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from faststream_outbox.storage import OutboxRow, Store
+from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, HeadLease, Ordering
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.claimer import Claimer
 from faststream_outbox.subscriber.dispatcher import Dispatcher, Worker
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.handling import Handle
 from faststream_outbox.subscriber.journal import Journal
+from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
 from faststream_outbox.subscriber.ledger import Held, Ledger
 from faststream_outbox.subscriber.link import Link
@@ -21,6 +24,7 @@ from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.pace import Pace
 from faststream_outbox.subscriber.returner import Returner
 from faststream_outbox.subscriber.settler import Settler
+from faststream_outbox.subscriber.shards import ShardKeeper, own_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class PipelineOptions:
     max_wait: float = 0.0
     # How many rows of one key are claimed together: they are handled one after the other, and settled together.
     rows_per_key: int = 100
+    # How claimers of the same queues keep out of each other's way.
+    ordering: Ordering = field(default_factory=HeadLease)
     # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
     claim_batch_size: int = 100
     # A row waits no longer than this when its wake-up was lost, and usually not at all.
@@ -40,6 +46,7 @@ class PipelineOptions:
     max_interval: float = 10.0
     lease_seconds: float = 60.0
     max_deliveries: int | None = None
+    on_dead: OnDead = "skip"
     # A kind of outcome is written when this many wait, or the oldest has waited this many seconds, or every row in hand
     # has its outcome; and never more in one statement. An acknowledged row is written as soon as the settler is free,
     # because a crash would deliver it again; a retry has time.
@@ -91,18 +98,30 @@ class Pipeline:
             max_wait=options.max_wait,
             announce=announce,
         )
+        shards = own_shards(options.ordering, self._queues)
         self._claimer = Claimer(
             self._claim_link,
             self._ledger,
             journal,
             pace,
+            Keys(
+                self._queues,
+                rows_per_key=options.rows_per_key,
+                lease_seconds=options.lease_seconds,
+                ordering=options.ordering,
+                shards=shards,
+            ),
             queues=self._queues,
-            rows_per_key=options.rows_per_key,
             batch_size=options.claim_batch_size,
             lease_seconds=options.lease_seconds,
             min_interval=options.min_interval,
             max_interval=options.max_interval,
         )
+        self._shards: ShardKeeper | None = None
+        if shards is not None and isinstance(options.ordering, HashShards) and options.ordering.is_shared:
+            if not store.keeps_shards:
+                raise RuntimeError(NO_SHARDS)
+            self._shards = ShardKeeper(self._claim_link, self._queues, shards, self._monitor, wake=self._claimer.wake)
         announcer = Announcer(self._queues, self._claimer.wake, announce, self._monitor)
         self._settler = Settler(
             self._settle_link,
@@ -125,6 +144,7 @@ class Pipeline:
                     *(self._ledger, self._gatherer, handle, self._settler),
                     journal=journal,
                     pace=pace,
+                    on_dead=options.on_dead,
                     interruptible=interruptible,
                 )
                 for _ in range(options.max_workers)
@@ -144,6 +164,8 @@ class Pipeline:
         self._returner.start()
         self._dispatcher.start()
         self._claimer.start()
+        if self._shards is not None:
+            self._shards.start()
 
     def wake(self) -> None:
         """Say that rows may have come."""
@@ -168,8 +190,9 @@ class Pipeline:
     def alive(self) -> bool:
         """Whether every part is running, and rows were claimed, or found missing, lately."""
         parts = (self._settler, self._keeper, self._returner, self._dispatcher, self._claimer)
+        sharing = self._shards is None or self._shards.alive
         lately = self._claimer.idle_for < 2 * self._options.max_interval + self._options.lease_seconds
-        return all(part.alive for part in parts) and lately
+        return all(part.alive for part in parts) and sharing and lately
 
     async def stop(self, drain_seconds: float | None) -> None:
         """Claim no more, let what is in hand run and be settled, give back what was not started in time.
@@ -184,6 +207,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(drain_seconds):
                 await self._claimer.stop()
+                await self._leave_shards()
                 await self._returner.stop()  # from here on there is nothing better to do than to run what is in hand
                 # A suspect that waits for its turn alone will not get it here.
                 await self._give_back(self._ledger.take_aside())
@@ -195,10 +219,17 @@ class Pipeline:
         await in_time(self._settler.stop())
         for loop in (self._claimer, self._returner, self._keeper):
             await in_time(loop.stop())
+        await in_time(self._leave_shards())
         for held in self._ledger.strike(self._ledger.leases()):
             self._journal.abandoned(held)
         for link in (self._claim_link, self._settle_link):
             await in_time(link.close())
+
+    async def _leave_shards(self) -> None:
+        """Let others look at our keys from now on; those in hand are kept from them by their own leases."""
+        shards, self._shards = self._shards, None
+        if shards is not None:
+            await shards.leave()
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()

@@ -6,11 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from faststream_outbox.storage import Claim, ClaimCursor, Dead, Lease, Outcome, Settlement, Store, StoreConnection
-from faststream_outbox.storage.ordering import RunClaim
+from faststream_outbox.storage.ordering import HashShards, Ordering, RunClaim
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.giving_up import OnDead, give_up
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
@@ -40,6 +41,8 @@ class Puller:
         min_interval: float = 0.5,
         max_interval: float = 10.0,
         max_deliveries: int | None = None,
+        on_dead: OnDead = "skip",
+        ordering: Ordering | None = None,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
     ) -> None:
@@ -47,9 +50,12 @@ class Puller:
         self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
         self._announce = announce
         self._cursor = ClaimCursor(queues)
-        self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds)
+        # Whoever takes one row now and then holds no shards, and looks at all of them.
+        whole = None if isinstance(ordering, HashShards) else ordering
+        self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds, ordering=whole)
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
+        self._on_dead: OnDead = on_dead
         self._suspects_every = min(max_interval, lease_seconds / 10)
         self._suspects_at = time.monotonic() + self._suspects_every
         self._ledger = Ledger()
@@ -144,7 +150,7 @@ class Puller:
                 self._journal.dispatched([held])
                 return held
             held.ended_at = time.monotonic()
-            self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
+            self._settler.put(Settlement(held.lease, give_up(held.row, Dead("max_deliveries"), self._on_dead)))
         return None
 
     async def _rest(self) -> None:
@@ -164,7 +170,7 @@ class Puller:
         """Claim the first row of a key; alone, its lease is like any other's."""
         self._keys.restart()
         while True:
-            claim = await self._keys.claim(lane, 1)
+            claim = await self._keys.claim(lane, 1, 1)
             if claim.runs or not self._keys.more:
                 return _as_rows(claim)
 

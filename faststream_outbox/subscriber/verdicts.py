@@ -12,9 +12,10 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Retry
+from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
 from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.giving_up import OnDead, give_up
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
 _LONGEST_SUMMARY: Final = 1024
@@ -35,11 +36,14 @@ class Judge:
         strategy: RetryStrategyProto | RetryDelayProto,
         render: LastExceptionRenderer | None,
         monitor: Monitor,
+        *,
+        on_dead: OnDead = "skip",
     ) -> None:
         self._policy = policy
         self._strategy = strategy
         self._render = render or render_traceback
         self._monitor = monitor
+        self._on_dead: OnDead = on_dead
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         """Say what becomes of a row after its handler returned, or raised `error`."""
@@ -123,9 +127,9 @@ class Judge:
             )
             return _delay(DEFAULT_RETRY, now, attempt)
 
-    def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead:
+    def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead | Park:
         now = delivery.database_now()
-        return Dead(
+        dead = Dead(
             reason,
             None if error is None else self._text(error),
             delivery.attempts_count + 1,
@@ -133,6 +137,7 @@ class Judge:
             last_attempt_at=now,
             error=error,
         )
+        return give_up(delivery, dead, self._on_dead)
 
     def _text(self, error: BaseException) -> str | None:
         try:

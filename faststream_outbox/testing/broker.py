@@ -169,7 +169,7 @@ def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[
 def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:
     """Make a client for a broker's tables in another database."""
     store: Any = broker.client.store
-    return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table)
+    return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table, shards_table=store.shards_table)
 
 
 def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutboxClient]:

@@ -32,7 +32,7 @@ class Records(logging.Handler):
 
 def broker_on(postgres: PostgresBackend, records: Records | None = None, **options: Any) -> OutboxBroker:
     logger = (records or Records()).logger
-    options = {"dlq_table": postgres.dlq_table, "logger": logger, **options}
+    options = {"dlq_table": postgres.dlq_table, "shards_table": postgres.shards_table, "logger": logger, **options}
     return OutboxBroker(postgres.engine, outbox_table=postgres.outbox_table, **options)
 
 

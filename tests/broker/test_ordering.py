@@ -2,14 +2,27 @@
 
 import asyncio
 from collections import defaultdict
+from datetime import timedelta
 from typing import Any
 
-from faststream_outbox import ConstantRetry, NoRetry
+import pytest
+
+from faststream_outbox import AdvisoryLocks, ConstantRetry, HashShards, HeadLease, NoRetry
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
+from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started, until, until_empty
 
+STRATEGIES: list[Ordering] = [HeadLease(), AdvisoryLocks(), HashShards(), HashShards(count=2, shards=[0, 1])]
+NAMES = ["HeadLease", "AdvisoryLocks", "HashShards", "static"]
+
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=50)
+
+
+@pytest.fixture(params=STRATEGIES, ids=NAMES)
+def ordering(request: pytest.FixtureRequest) -> Ordering:
+    strategy: Ordering = request.param
+    return strategy
 
 
 async def publish_keyed(broker: Any, postgres: PostgresBackend, *messages: tuple[str, int], queue: str = "q") -> None:
@@ -18,11 +31,13 @@ async def publish_keyed(broker: Any, postgres: PostgresBackend, *messages: tuple
         await broker.publish_batch(*bodies, queue=queue, session=session, keys=keys)
 
 
-async def test_the_messages_of_a_key_come_in_order_and_one_at_a_time(postgres: PostgresBackend) -> None:
+async def test_the_messages_of_a_key_come_in_order_and_one_at_a_time(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
     broker = broker_on(postgres)
     seen, running = defaultdict[str, list[int]](list), set[str]()
 
-    @broker.subscriber("q", max_workers=8)
+    @broker.subscriber("q", ordering=ordering, max_workers=8)
     async def handle(body: dict[str, Any]) -> None:
         key = body["key"]
         assert key not in running
@@ -40,10 +55,10 @@ async def test_the_messages_of_a_key_come_in_order_and_one_at_a_time(postgres: P
     assert seen == {f"k{n}": [number for key, number in messages if key == f"k{n}"] for n in range(7)}
 
 
-async def test_rows_with_and_without_a_key_share_a_queue(postgres: PostgresBackend) -> None:
+async def test_rows_with_and_without_a_key_share_a_queue(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, seen = broker_on(postgres), list[Any]()
 
-    @broker.subscriber("q")
+    @broker.subscriber("q", ordering=ordering)
     async def handle(body: dict[str, Any]) -> None:
         seen.append(body["number"])
 
@@ -54,10 +69,69 @@ async def test_rows_with_and_without_a_key_share_a_queue(postgres: PostgresBacke
     assert sorted(seen) == [1, 2, 3, 4]
 
 
-async def test_a_message_that_fails_blocks_its_key_and_only_its_key(postgres: PostgresBackend) -> None:
+async def test_as_many_keys_run_at_once_as_there_are_workers(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, running, most, go_on = broker_on(postgres), set[str](), 0, asyncio.Event()
+
+    @broker.subscriber("q", ordering=ordering, max_workers=4)
+    async def handle(body: dict[str, Any]) -> None:
+        nonlocal most
+        running.add(body["key"])
+        most = max(most, len(running))
+        await go_on.wait()
+        running.discard(body["key"])
+
+    await publish_keyed(broker, postgres, *((f"k{number % 6}", number) for number in range(24)))
+    async with started(broker):
+        await until(lambda: len(running) == 4)
+        go_on.set()
+        await until_empty(postgres)
+    assert most == 4
+
+
+async def test_of_a_slow_run_what_is_done_is_soon_settled(postgres: PostgresBackend, ordering: Ordering) -> None:
+    """So that a crash repeats what was handled in a tenth of a second, not in as long as a hundred messages take."""
+    broker, seen, go_on = broker_on(postgres), list[int](), asyncio.Event()
+
+    @broker.subscriber("q", ordering=ordering)
+    async def handle(body: dict[str, Any]) -> None:
+        if body["number"] == 5:
+            await go_on.wait()
+        await asyncio.sleep(0.06)
+        seen.append(body["number"])
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(8)))
+    async with started(broker):
+        await until(lambda: len(seen) == 5)
+        async with asyncio.timeout(10):
+            while len(await postgres.rows()) > 4:
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await until_empty(postgres)
+    assert seen == list(range(8))
+
+
+async def test_a_delayed_message_holds_up_its_key_and_no_other(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, seen = broker_on(postgres), list[tuple[str, int]]()
+
+    @broker.subscriber("q", ordering=ordering)
+    async def handle(body: dict[str, Any]) -> None:
+        seen.append((body["key"], body["number"]))
+
+    async with postgres.transaction() as session:
+        delayed = {"key": "a", "number": 1}
+        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(seconds=0.5))
+    await publish_keyed(broker, postgres, ("a", 2), ("b", 1), ("b", 2))
+    async with started(broker):
+        await until_empty(postgres)
+    assert seen == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
+
+
+async def test_a_message_that_fails_blocks_its_key_and_only_its_key(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
     broker, seen = broker_on(postgres), list[Any]()
 
-    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.3))
+    @broker.subscriber("q", ordering=ordering, retry_strategy=ConstantRetry(delay_seconds=0.3))
     async def handle(body: dict[str, Any], message: OutboxMessage) -> None:
         seen.append((body["key"], body["number"]))
         if body == {"key": "a", "number": 2} and message.raw_message.attempts_count < 2:
@@ -71,10 +145,10 @@ async def test_a_message_that_fails_blocks_its_key_and_only_its_key(postgres: Po
     assert seen.index(("b", 3)) < seen.index(("a", 3))
 
 
-async def test_a_dead_message_lets_its_key_go_on(postgres: PostgresBackend) -> None:
+async def test_a_dead_message_lets_its_key_go_on(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, seen = broker_on(postgres), list[int]()
 
-    @broker.subscriber("q", retry_strategy=NoRetry())
+    @broker.subscriber("q", ordering=ordering, retry_strategy=NoRetry())
     async def handle(body: dict[str, Any]) -> None:
         seen.append(body["number"])
         if body["number"] == 2:
@@ -88,10 +162,10 @@ async def test_a_dead_message_lets_its_key_go_on(postgres: PostgresBackend) -> N
     assert dead.entity_key == "a"
 
 
-async def test_a_batch_has_all_of_one_key(postgres: PostgresBackend) -> None:
+async def test_a_batch_has_all_of_one_key(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, calls = broker_on(postgres), list[list[tuple[str, int]]]()
 
-    @broker.subscriber("q", batch=True, retry_strategy=AT_ONCE)
+    @broker.subscriber("q", ordering=ordering, batch=True, retry_strategy=AT_ONCE)
     async def handle(bodies: list[dict[str, Any]]) -> None:
         calls.append([(body["key"], body["number"]) for body in bodies])
         if len(calls) == 1:
@@ -108,10 +182,12 @@ async def test_a_batch_has_all_of_one_key(postgres: PostgresBackend) -> None:
     assert done == [(first, number) for number in range(4)]
 
 
-async def test_a_session_deletes_one_row_of_a_key_after_the_other(postgres: PostgresBackend) -> None:
+async def test_a_session_deletes_one_row_of_a_key_after_the_other(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
     broker, seen = broker_on(postgres), list[int]()
 
-    @broker.subscriber("q")
+    @broker.subscriber("q", ordering=ordering)
     async def handle(body: dict[str, Any], session: OutboxSession) -> None:
         assert session is not None
         seen.append(body["number"])
@@ -122,10 +198,12 @@ async def test_a_session_deletes_one_row_of_a_key_after_the_other(postgres: Post
     assert seen == list(range(5))
 
 
-async def test_what_comes_while_a_key_is_busy_is_handled_when_it_is_free(postgres: PostgresBackend) -> None:
+async def test_what_comes_while_a_key_is_busy_is_handled_when_it_is_free(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
     broker, seen, go_on = broker_on(postgres), list[int](), asyncio.Event()
 
-    @broker.subscriber("q", min_fetch_interval=60, max_fetch_interval=60)
+    @broker.subscriber("q", ordering=ordering, min_fetch_interval=60, max_fetch_interval=60)
     async def handle(body: dict[str, Any]) -> None:
         seen.append(body["number"])
         await go_on.wait()
@@ -141,10 +219,10 @@ async def test_what_comes_while_a_key_is_busy_is_handled_when_it_is_free(postgre
     assert seen == [1, 2]
 
 
-async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend) -> None:
+async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, seen = broker_on(postgres), list[int]()
 
-    @broker.subscriber("q", lease_ttl_seconds=5)
+    @broker.subscriber("q", ordering=ordering, lease_ttl_seconds=5)
     async def handle(body: dict[str, Any]) -> None:
         seen.append(body["number"])
 
@@ -158,10 +236,10 @@ async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend) 
     assert seen == [1, 2]
 
 
-async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend) -> None:
+async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, calls = broker_on(postgres), list[list[int]]()
 
-    @broker.subscriber("q", batch=True, retry_strategy=AT_ONCE)
+    @broker.subscriber("q", ordering=ordering, batch=True, retry_strategy=AT_ONCE)
     async def handle(bodies: list[dict[str, Any]], session: OutboxSession) -> None:
         assert session is not None
         calls.append([body["number"] for body in bodies])
@@ -175,10 +253,12 @@ async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend
     assert [number for call in calls[1:] for number in call] == list(range(6))
 
 
-async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(postgres: PostgresBackend) -> None:
+async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
     broker, calls = broker_on(postgres), list[list[int]]()
 
-    @broker.subscriber("q", batch=True, retry_strategy=ConstantRetry(delay_seconds=3600))
+    @broker.subscriber("q", ordering=ordering, batch=True, retry_strategy=ConstantRetry(delay_seconds=3600))
     async def handle(bodies: list[dict[str, Any]], batch: OutboxBatchMessage) -> None:
         calls.append([body["number"] for body in bodies])
         for body, message in zip(bodies, batch.messages, strict=True):
@@ -193,12 +273,12 @@ async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(postgres: Pos
     assert [(row.attempts_count, row.acquired_token) for row in rows] == [(1, None), (0, None), (0, None)]
 
 
-async def test_a_lost_lease_of_the_head_fences_all_of_its_run(postgres: PostgresBackend) -> None:
+async def test_a_lost_lease_of_the_head_fences_all_of_its_run(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker = broker_on(postgres)
     running, go_on = asyncio.Event(), asyncio.Event()
 
     @broker.publisher("answers")
-    @broker.subscriber("q")
+    @broker.subscriber("q", ordering=ordering)
     async def handle(body: dict[str, Any]) -> int:
         if body["number"] == 2:
             running.set()

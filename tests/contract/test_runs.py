@@ -5,10 +5,42 @@ from datetime import timedelta
 import pytest
 
 from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Retry, Settled
-from faststream_outbox.storage.ordering import KeyCursor, Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering import (
+    AdvisoryLocks,
+    HashShards,
+    HeadLease,
+    KeyCursor,
+    Ordering,
+    OwnShards,
+    Run,
+    RunClaim,
+    RunSettlement,
+    Shard,
+)
 from tests.backends import Backend
 
 HOUR = timedelta(hours=1)
+SHARDS = 4
+
+
+@pytest.fixture(autouse=True, params=["HeadLease", "AdvisoryLocks", "HashShards"])
+def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every test here run with each strategy; a single claimer has all shards."""
+    strategies: dict[str, Ordering] = {
+        "HeadLease": HeadLease(),
+        "AdvisoryLocks": AdvisoryLocks(),
+        "HashShards": HashShards(count=SHARDS),
+    }
+    monkeypatch.setitem(_CHOSEN, "ordering", strategies[request.param])
+
+
+_CHOSEN: dict[str, Ordering] = {}
+
+
+def _cursor() -> KeyCursor:
+    ordering = _CHOSEN.get("ordering", HeadLease())  # for those who borrow this
+    everything = OwnShards(SHARDS, [Shard("q", number) for number in range(SHARDS)])
+    return KeyCursor(["q"], ordering=ordering, shards=everything if isinstance(ordering, HashShards) else None)
 
 
 async def claim(
@@ -20,7 +52,7 @@ async def claim(
     cursor: KeyCursor | None = None,
 ) -> RunClaim:
     """Claim once around, as a claimer does that has just started."""
-    cursor = cursor or KeyCursor(["q"])
+    cursor = cursor or _cursor()
     async with backend.store.connect() as lane:
         claimed = await lane.claim_runs(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=60.0, suspects=suspects
@@ -55,7 +87,7 @@ async def test_a_key_comes_whole_and_in_order(backend: Backend) -> None:
 
 def begun() -> KeyCursor:
     """A cursor that stands at the first key."""
-    cursor = KeyCursor(["q"])
+    cursor = _cursor()
     cursor.record(cursor.plan(), last=None, ended=True, found=0, next_due=None)
     return cursor
 
@@ -166,7 +198,7 @@ async def test_rows_without_a_key_are_not_here(backend: Backend) -> None:
 
 async def test_every_key_has_its_turn(backend: Backend) -> None:
     await fill(backend, *(f"{n:03}" for n in range(30)))
-    cursor, seen = KeyCursor(["q"]), list[str | None]()
+    cursor, seen = _cursor(), list[str | None]()
     for _ in range(40):
         claimed = await claim(backend, keys=3, cursor=cursor)
         for run in claimed.runs:
@@ -174,6 +206,20 @@ async def test_every_key_has_its_turn(backend: Backend) -> None:
             await settle(backend, run, Ack())
     assert sorted(map(str, seen)) == [f"{n:03}" for n in range(30)]
     assert cursor.at_rest
+
+
+async def test_keys_that_are_refilled_for_ever_starve_nobody(backend: Backend) -> None:
+    names = [f"{n:03}" for n in range(60)]
+    await fill(backend, *names)
+    cursor, served = _cursor(), set[str | None]()
+    # A round begins anywhere, so the first one may be short; two whole ones follow, with a claim for each end.
+    for _ in range(3 * (len(names) // 5 + 1)):
+        claimed = await claim(backend, keys=5, cursor=cursor)
+        for run in claimed.runs:
+            served.add(run.key)
+            await settle(backend, run, Ack())
+            await fill(backend, str(run.key))
+    assert served == set(names)
 
 
 async def test_a_released_head_is_free_and_its_delivery_uncounted(backend: Backend) -> None:

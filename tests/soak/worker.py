@@ -16,6 +16,7 @@ from faststream_outbox.storage import (
     Lease,
     OutboxRow,
     Outcome,
+    Park,
     Retry,
     SettleInterruptedError,
     Settlement,
@@ -262,5 +263,5 @@ def _verb(outcome: Outcome) -> tuple[Verb, float]:
             return "ack", 0.0
         case Retry(delay_seconds):
             return "retry", delay_seconds
-        case Dead():
+        case Dead() | Park():  # nothing is parked here: no row has a key
             return "dead", 0.0

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -37,6 +37,11 @@ class Counting:
         self.count += 1
         records: Records = await self._inner.fetch(statement, *args)
         return records
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        self.count += 2
+        transaction: AbstractAsyncContextManager[Any] = self._inner.transaction()
+        return transaction
 
 
 @asynccontextmanager

@@ -14,7 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from faststream_outbox.embedded.database import Database
-from faststream_outbox.storage.schema import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
+from faststream_outbox.storage.schema import (
+    make_dlq_table,
+    make_outbox_table,
+    make_shards_table,
+    outbox_autovacuum_ddl,
+)
 from faststream_outbox.storage.validation import OutboxSchemaWarning, validate_schema
 
 ROW = "INSERT INTO outbox (queue, payload) VALUES ('orders', '\\x01'), ('orders', '\\x02')"
@@ -52,9 +57,9 @@ async def created_outbox(engine: AsyncEngine) -> Table:
     return table
 
 
-async def refusal(engine: AsyncEngine, *tables: Table, check_autovacuum: bool = False) -> str:
+async def refusal(engine: AsyncEngine, *tables: Table | None, check_autovacuum: bool = False) -> str:
     with pytest.raises(RuntimeError) as raised:
-        await validate_schema(engine, *tables, check_autovacuum=check_autovacuum)
+        await validate_schema(engine, *tables, check_autovacuum=check_autovacuum)  # type: ignore[arg-type]
     return str(raised.value)
 
 
@@ -523,6 +528,19 @@ async def test_a_qualified_table_is_not_mistaken_for_a_namesake_on_the_search_pa
     await create(engine, qualified)
     message = await refusal(engine, make_outbox_table(MetaData(), schema="public"))
     assert problems(message) == ["table public.outbox is missing"]
+
+
+async def test_the_table_of_shards_is_looked_at_too(engine: AsyncEngine, run: Callable[..., None]) -> None:
+    metadata = MetaData()
+    outbox, shards = make_outbox_table(metadata), make_shards_table(metadata)
+    await create(engine, metadata)
+    await validate_schema(engine, outbox, None, shards)
+    run("ALTER TABLE outbox_shards DROP token, DROP CONSTRAINT outbox_shards_pkey")
+    message = await refusal(engine, outbox, None, shards)
+    assert problems(message)[0] == "public.outbox_shards: column token is missing"
+    assert "the primary key is missing" in message
+    run(*ddl(message))
+    await validate_schema(engine, outbox, None, shards)
 
 
 async def test_a_naming_convention_names_the_primary_key(engine: AsyncEngine, run: Callable[..., None]) -> None:

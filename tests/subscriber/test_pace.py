@@ -29,6 +29,15 @@ def test_in_between_it_is_half_a_second_of_work() -> None:
     assert (pace.capacity, pace.refill_at) == (24, 14)
 
 
+def test_runs_of_one_key_take_a_tenth_of_a_second() -> None:
+    pace = Pace(max_workers=4, most=200)
+    pace.observe(0.01)
+    assert pace.run_length == 10
+    pace.observe(60.0)
+    assert pace.run_length == 1
+    assert Pace(max_workers=1, most=200, max_records=50).run_length >= 50
+
+
 def test_one_slow_row_is_soon_forgotten() -> None:
     pace = Pace(max_workers=1, most=200)
     pace.observe(60.0)

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from faststream_outbox.storage.ordering.shards import OwnShards
+from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering
+
 # A key, and an id: what is looked for lies after it.
 KeyPosition = tuple[str, int]
 
@@ -17,10 +20,17 @@ MOST_VISITS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """One claim's question: which queue, and behind which key."""
+    """One claim's question: which queue, behind which key, and of which shards where there are some."""
 
     queue: str
     after: KeyPosition
+    ordering: Ordering
+    shards: tuple[int, ...]
+
+
+def finite(seconds: float | None) -> float | None:
+    """Leave out what is never due: a key that is parked."""
+    return None if seconds is None or seconds == math.inf else seconds
 
 
 class KeyCursor:
@@ -30,8 +40,12 @@ class KeyCursor:
     do not meet at the same keys. A queue is at rest when a whole round found nothing to claim.
     """
 
-    def __init__(self, queues: Iterable[str]) -> None:
+    def __init__(
+        self, queues: Iterable[str], *, ordering: Ordering | None = None, shards: OwnShards | None = None
+    ) -> None:
         self.queues = tuple(dict.fromkeys(queues))
+        self._ordering = ordering or HeadLease()
+        self._shards = shards
         self._rounds = {queue: _Round() for queue in self.queues}
         self._turn = 0
 
@@ -39,7 +53,8 @@ class KeyCursor:
         """Choose the queue whose turn it is, and go on there."""
         queue = self.queues[self._turn % len(self.queues)]
         self._turn += 1
-        return KeyPlan(queue, self._rounds[queue].at)
+        shards = () if self._shards is None else self._shards.of(queue)
+        return KeyPlan(queue, self._rounds[queue].at, self._ordering, shards)
 
     def record(self, plan: KeyPlan, *, last: str | None, ended: bool, found: int, next_due: float | None) -> bool:
         """Take note of what a claim met; tell whether more is likely to be there, in any of the queues."""

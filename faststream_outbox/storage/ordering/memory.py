@@ -6,15 +6,22 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 from uuid import uuid4
+from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.ordering.cursor import KeyCursor
+from faststream_outbox.storage.ordering.cursor import KeyCursor, KeyPlan, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.strategies import HashShards
 from faststream_outbox.storage.outcomes import Outcome
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 if TYPE_CHECKING:
     from faststream_outbox.storage.memory import MemoryStore
+
+
+def _is_ours(key: str, plan: KeyPlan) -> bool:
+    """Tell whether a key is in a shard that we look at; nobody else takes advisory locks here."""
+    return not isinstance(plan.ordering, HashShards) or crc32(key.encode()) % plan.ordering.count in plan.shards
 
 
 class MemoryRuns:
@@ -32,7 +39,7 @@ class MemoryRuns:
         check_count("rows_per_key", rows_per_key)
         began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
-        heads = [rows for key, rows in self._keys(plan.queue) if (key, rows[0].id) > plan.after]
+        heads = [rows for key, rows in self._keys(plan.queue) if (key, rows[0].id) > plan.after and _is_ours(key, plan)]
         runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
         for rows in heads:
             head, last = rows[0], rows[0].entity_key
@@ -51,7 +58,7 @@ class MemoryRuns:
             if len(runs) == keys:
                 ended = rows is heads[-1]
                 break
-        next_due = min(waits, default=None)
+        next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(runs, began + seconds, more, next_due, expired)
 

@@ -1,22 +1,34 @@
-"""Claims and settles of runs on Postgres, each in one statement."""
+"""Claims and settles of runs on Postgres."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.drivers import Executor
-from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor
+from faststream_outbox.storage.drivers import Executor, Records
+from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.statements import RunStatements
-from faststream_outbox.storage.outcomes import Ack, Dead, Retry, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, clean_exception_text, epoch_or_none
 from faststream_outbox.storage.rows import NewRow, OutboxRow
 from faststream_outbox.storage.statements import Statement
 
-# What a claim says of itself, before the rows that it brought.
-_SUMMARY: Final = 6
+
+class _Met(NamedTuple):
+    """What a walk says of itself."""
+
+    visits: int
+    last: str | None
+    wanted: int
+    next_due: float | None
+    suspects: bool
+    now: float
+
+
+_NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
 
 
 class PostgresRuns:
@@ -30,20 +42,47 @@ class PostgresRuns:
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
     ) -> RunClaim:
         """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
-        began, token, plan = time.monotonic(), uuid4(), cursor.plan()
+        began, plan = time.monotonic(), cursor.plan()
         seconds = check_number("lease_seconds", lease_seconds)
-        asked = (check_count("keys", keys), MOST_VISITS, check_count("rows_per_key", rows_per_key), suspects)
-        records = await self._executor.fetch(self._statements.claim, token, seconds, plan.queue, *plan.after, *asked)
-        visits, last, found, next_due, expired, now = records[0][:_SUMMARY]
+        walk = (plan.queue, *plan.after, check_count("keys", keys), MOST_VISITS, suspects)
+        lease = (uuid4(), seconds)
+        met, handed = await self._claim(plan, lease, walk, check_count("rows_per_key", rows_per_key))
         runs: dict[int, list[OutboxRow]] = {}
-        for record in records:
-            head, *fields = record[_SUMMARY:]
-            if head is not None:
-                runs.setdefault(head, []).append(OutboxRow(*fields))
-        claimed = [_run(sorted(rows, key=_by_id), now, began, suspect=suspects) for rows in runs.values()]
-        ended = visits < MOST_VISITS and found < keys
-        more = cursor.record(plan, last=last, ended=ended, found=len(claimed), next_due=next_due)
-        return RunClaim(claimed, began + seconds, more, next_due, bool(expired))
+        for head, *fields in handed:
+            runs.setdefault(head, []).append(OutboxRow(*fields))
+        claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
+        ended = met.visits < MOST_VISITS and met.wanted < keys
+        more = cursor.record(plan, last=met.last, ended=ended, found=len(claimed), next_due=met.next_due)
+        return RunClaim(claimed, began + seconds, more, finite(met.next_due), met.suspects)
+
+    async def _claim(
+        self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
+    ) -> tuple["_Met", Records]:
+        match plan.ordering:
+            case HashShards() if not plan.shards:
+                return _NOTHING, []
+            case HashShards(count):
+                shards = (count - 1, list(plan.shards))
+                records = await self._executor.fetch(
+                    self._statements.claim_shards, *lease, *walk, rows_per_key, *shards
+                )
+            case AdvisoryLocks():
+                return await self._claim_locked(plan, lease, walk, rows_per_key)
+            case _:
+                records = await self._executor.fetch(self._statements.claim, *lease, *walk, rows_per_key)
+        width = len(_Met._fields)
+        return _Met(*records[0][:width]), [record[width:] for record in records if record[width] is not None]
+
+    async def _claim_locked(
+        self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
+    ) -> tuple["_Met", Records]:
+        suspects = walk[-1]
+        async with self._executor.transaction():
+            [[*met, heads]] = await self._executor.fetch(self._statements.lock_keys, *walk)
+            if not heads:
+                return _Met(*met), []
+            asked = (*lease, plan.queue, suspects, rows_per_key, heads)
+            return _Met(*met), await self._executor.fetch(self._statements.claim_locked, *asked)
 
     @property
     def settle(self) -> Statement:
@@ -71,6 +110,7 @@ class _Entries:
     done: list[tuple[Any, ...]] = field(default_factory=list)
     again: list[tuple[Any, ...]] = field(default_factory=list)
     dead: list[tuple[Any, ...]] = field(default_factory=list)
+    parked: list[tuple[Any, ...]] = field(default_factory=list)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
@@ -80,9 +120,10 @@ class _Entries:
             match outcome:
                 case Retry(attempts_count=attempts):
                     self.again.append((row_id, head, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if keeps_dead:
-                    text = clean_exception_text(text)
-                    self.dead.append((row_id, head, reason, text, attempts, *_times(outcome)))
+                case Dead() if keeps_dead:
+                    self.dead.append((row_id, head, *_failure(outcome)))
+                case Park(dead):
+                    self.parked.append((row_id, head, *_failure(dead)))
                 case Ack(outputs):
                     self.done.append((row_id, head))
                     self.outputs.extend((row_id, *_values(new)) for new in outputs)
@@ -93,6 +134,7 @@ class _Entries:
         shapes = [(self.heads, 2), (self.done, 2), (self.again, 6), (self.outputs, 8)]
         if keeps_dead:
             shapes.append((self.dead, 7))
+        shapes.append((self.parked, 7))
         return [column for entries, width in shapes for column in _columns(entries, width)]
 
 
@@ -102,6 +144,10 @@ def _columns(entries: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 def _values(new: NewRow) -> tuple[Any, ...]:
     return (new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+
+
+def _failure(dead: Dead) -> tuple[Any, ...]:
+    return (dead.reason, clean_exception_text(dead.last_exception), dead.attempts_count, *_times(dead))
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:

@@ -1,0 +1,58 @@
+"""Whatever the order in which processes come and go, each ends with a fair share and no shard is left over."""
+
+import random
+from collections import Counter
+from uuid import UUID, uuid4
+
+import pytest
+
+from faststream_outbox.storage.ordering.shards import Shard, ShardLease, fair_share
+
+
+class Table:
+    """The leases of one queue's shards; a step is what a process does every few seconds."""
+
+    def __init__(self, count: int, rng: random.Random) -> None:
+        self.holders: list[UUID | None] = [None] * count
+        self.rng = rng
+        self.moves = 0
+
+    def leases(self) -> list[ShardLease]:
+        return [ShardLease(Shard("q", n), holder, holder is not None) for n, holder in enumerate(self.holders)]
+
+    def step(self, me: UUID, seen: list[ShardLease] | None = None) -> None:
+        """Choose by what was seen, perhaps a while ago, and take what is still as it was."""
+        for lease in fair_share(seen or self.leases(), me, self.rng):
+            number = lease.shard.number
+            if self.holders[number] == lease.holder:
+                self.moves += self.holders[number] != me
+                self.holders[number] = me
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_become_fair_and_then_stay(seed: int) -> None:
+    rng = random.Random(seed)
+    table, processes = Table(2 ** rng.randrange(1, 7), rng), [uuid4() for _ in range(rng.randrange(1, 9))]
+    for _ in range(6):
+        seen = table.leases()  # by all at once
+        for each in rng.sample(processes, len(processes)):
+            table.step(each, seen)
+        for each in rng.sample(processes, len(processes)):
+            table.step(each)
+    counts = Counter(table.holders)
+    assert None not in counts
+    least = len(table.holders) // len(processes)
+    assert all(least <= counts[each] <= least + 1 for each in processes)
+    table.moves = 0
+    for each in processes:
+        table.step(each)
+    assert table.moves == 0
+
+
+def test_only_what_is_needed_changes_hands() -> None:
+    table, first, second = Table(16, random.Random(1)), uuid4(), uuid4()
+    table.step(first)
+    table.moves = 0
+    table.step(second)
+    table.step(first)
+    assert table.moves == 8
