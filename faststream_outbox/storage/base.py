@@ -71,6 +71,8 @@ class QueueStats:
 class StoreConnection(ABC):
     """One lane to the store, for one loop; its operations commit by themselves, each in one statement.
 
+    Whoever needs more of a row than a row says so by `row_type`: claimed rows may come as that, and need no copying.
+
     Example:
         async with store.connect() as lane:
             cursor = ClaimCursor(["orders"])
@@ -80,6 +82,8 @@ class StoreConnection(ABC):
                 ...  # wait for `await lane.next_due(cursor)` seconds, or for a wake-up
 
     """
+
+    row_type: type[OutboxRow] = OutboxRow
 
     @abstractmethod
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:

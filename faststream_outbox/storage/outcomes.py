@@ -28,6 +28,10 @@ class Ack:
             raise TypeError(f"outputs is a tuple of NewRow(queue, payload, …), not {self.outputs!r}.")
 
 
+# What becomes of most rows.
+HANDLED: Final = Ack()
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.

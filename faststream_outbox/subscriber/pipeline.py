@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from faststream_outbox.storage import Store
+from faststream_outbox.storage import OutboxRow, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, HeadLease, Ordering
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.claimer import Claimer
@@ -74,6 +74,7 @@ class Pipeline:
         monitor: Monitor | None = None,
         announce: Announce | None = None,
         interruptible: bool = True,
+        row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
         options = options or PipelineOptions()
         self._monitor = monitor or Monitor()
@@ -88,7 +89,7 @@ class Pipeline:
         self._ledger = Ledger()
         pace = Pace(max_workers=options.max_workers, most=options.capacity, max_records=options.max_records)
         # A claim waits for nobody and is soon there; a settle may wait for a lock that somebody holds.
-        self._claim_link, self._settle_link = Link(store, limit=10.0), Link(store, limit=30.0)
+        self._claim_link, self._settle_link = Link(store, limit=10.0, row_type=row_type), Link(store, limit=30.0)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._returner = Returner(

@@ -183,6 +183,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             monitor=self.monitor,
             announce=self._announce,
             interruptible=self._interruptible,
+            row_type=OutboxDelivery,
         )
         self._subscribe(self._pipeline.wake)
         self._pipeline.start()
