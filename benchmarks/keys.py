@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from benchmarks.keyed import ORDERINGS, SHARDS, Claimer, rows_of, rows_with_keys, shards_of
@@ -17,8 +18,6 @@ from faststream_outbox.storage.ordering import HashShards, Ordering, Run
 from faststream_outbox.storage.ordering.cursor import MOST_VISITS
 
 KEYS: Final = 100
-# How many claims make a turn: few enough that those of the smallest table seldom come to its end.
-CLAIMS: Final = 5
 # More than any round takes that is counted.
 MOST_CLAIMS: Final = 2_000
 TARGET: Final = 1.3
@@ -33,14 +32,16 @@ class Sizes:
     backlogs: tuple[int, ...]
     hot: int
     parked: int
+    # How many claims make a turn: few enough that those of the smallest table seldom come to its end.
+    claims: int
     rounds: int
     warmup: int
 
 
 SIZES: Final[dict[Scale, Sizes]] = {
-    "tiny": Sizes((3_000, 4_000), hot=1_000, parked=1_000, rounds=1, warmup=0),
-    "quick": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, rounds=10, warmup=2),
-    "full": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, rounds=60, warmup=3),
+    "tiny": Sizes((1_200, 1_500), hot=300, parked=600, claims=2, rounds=1, warmup=0),
+    "quick": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, claims=5, rounds=10, warmup=2),
+    "full": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, claims=5, rounds=60, warmup=3),
 }
 
 
@@ -88,6 +89,7 @@ class Turn:
 
     claim_ms: float
     usage: Usage
+    claims: int
     keys: int
     rows: int
 
@@ -95,7 +97,7 @@ class Turn:
     def postgres_us(self) -> float | None:
         """What a claim cost the server."""
         spent = self.usage.postgres_us
-        return None if spent is None else spent / CLAIMS
+        return None if spent is None else spent / self.claims
 
 
 class Table:
@@ -105,18 +107,18 @@ class Table:
         self._outbox = outbox
         self._claimer = claimer
 
-    async def turn(self) -> Turn:
+    async def turn(self, count: int) -> Turn:
         """Claim a few times; then settle and refill, unmeasured."""
         meter = self._outbox.bench.meter
         before = await meter.read()
-        claims = [await self._claim() for _ in range(CLAIMS)]
+        claims = [await self._claim() for _ in range(count)]
         usage = await meter.since(before)
         runs = [run for _, brought, _ in claims for run in brought]
         await self._refill(runs)
         # A claim that came to the last key may have had little to do.
         whole = [took for took, _, ended in claims if not ended]
         claim_ms = statistics.median(whole or [took for took, _, _ in claims])
-        return Turn(claim_ms, usage, len(runs), len(rows_of(runs)))
+        return Turn(claim_ms, usage, count, len(runs), len(rows_of(runs)))
 
     async def whole_round(self) -> int:
         """Go from the first key to the last, and tell how many claims that takes."""
@@ -175,7 +177,7 @@ async def measure(bench: Bench, driver: str, tables: Sequence[Content]) -> Resul
             for name, which in claimers().items()
             for case, outbox in outboxes.items()
         }
-        turns = {case: table.turn for case, table in cases.items()}
+        turns = {case: partial(table.turn, sizes.claims) for case, table in cases.items()}
         measured = await bench.interleave(driver, turns, rounds=sizes.rounds, warmup=sizes.warmup)
         bench.say(f"{driver}, whole rounds")
         few, parked = tables[0].case, tables[-1].case
@@ -197,19 +199,19 @@ async def measure(bench: Bench, driver: str, tables: Sequence[Content]) -> Resul
                 "ratio": ratio,
                 "Postgres µs": spread([turn.postgres_us for turn in turns_of]),
                 "ratio of these": ratios([turn.postgres_us for turn in turns_of], [turn.postgres_us for turn in first]),
-                "statements": Spread.of([turn.usage.statements / CLAIMS for turn in turns_of]),
-                "keys": Spread.of([turn.keys / CLAIMS for turn in turns_of]),
-                "rows": Spread.of([turn.rows / CLAIMS for turn in turns_of]),
+                "statements": Spread.of([turn.usage.statements / turn.claims for turn in turns_of]),
+                "keys": Spread.of([turn.keys / turn.claims for turn in turns_of]),
+                "rows": Spread.of([turn.rows / turn.claims for turn in turns_of]),
                 "WAL B a key": spread([turn.usage.wal_bytes / turn.keys for turn in turns_of if turn.keys]),
                 "claims a round": rounds.get(case),
             }
             if content is not tables[0] and ratio is not None:
                 targets.append(Target(f"{driver}, {case}", ratio.median, at_most=TARGET))
     note = (
-        f"In each of {sizes.rounds} rounds every claimer has its turn at every table: {CLAIMS} claims, each of up to "
-        f"{KEYS} keys with all of their rows. Ratios are to the same claimer on the first table, round by round. A "
-        f"claim looks at {MOST_VISITS} keys at most: where most are parked, or in shards of others, it comes back with "
-        "fewer than it was asked for, and a round from the first key to the last takes more claims."
+        f"In each of {sizes.rounds} rounds every claimer has its turn at every table: {sizes.claims} claims, each of "
+        f"up to {KEYS} keys with all of their rows. Ratios are to the same claimer on the first table, round by round. "
+        f"A claim looks at {MOST_VISITS} keys at most: where most are parked, or in shards of others, it comes back "
+        "with fewer than it was asked for, and a round from the first key to the last takes more claims."
     )
     return Result(f"claim of {KEYS} keys, {driver}", lines, note, targets)
 

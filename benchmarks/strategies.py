@@ -15,7 +15,6 @@ from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.ordering import Ordering
 
-CLAIMERS: Final = (1, 4, 16)
 # As many keys as have a batch of rows among them, which is what a subscriber asks for.
 KEYS: Final = round(BATCH / MEAN_ROWS)
 NO_KEYS: Final = "no keys"
@@ -24,16 +23,17 @@ FIRST: Final = next(iter(ORDERINGS))
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The backlog, and how often it is shared out."""
+    """The backlog, among how many claimers it is shared out, and how often."""
 
     backlog: int
+    claimers: tuple[int, ...]
     rounds: int
 
 
 SIZES: Final[dict[Scale, Sizes]] = {
-    "tiny": Sizes(1_000, rounds=1),
-    "quick": Sizes(10_000, rounds=5),
-    "full": Sizes(10_000, rounds=21),
+    "tiny": Sizes(600, (1, 4), rounds=1),
+    "quick": Sizes(10_000, (1, 4, 16), rounds=5),
+    "full": Sizes(10_000, (1, 4, 16), rounds=21),
 }
 
 
@@ -89,13 +89,15 @@ async def measure(bench: Bench, driver: str) -> Result:
     keyed = {
         _case(name, claimers): partial(share_keys, bench, driver, ordering, claimers, sizes.backlog)
         for name, ordering in ORDERINGS.items()
-        for claimers in CLAIMERS
+        for claimers in sizes.claimers
     }
-    plain = {_case(NO_KEYS, claimers): partial(share, bench, driver, claimers, sizes.backlog) for claimers in CLAIMERS}
+    plain = {
+        _case(NO_KEYS, claimers): partial(share, bench, driver, claimers, sizes.backlog) for claimers in sizes.claimers
+    }
     measured = await bench.interleave(driver, keyed | plain, rounds=sizes.rounds)
     rates = {case: [sizes.backlog / shared.usage.seconds for shared in runs] for case, runs in measured.items()}
     lines: Lines = {}
-    for claimers in CLAIMERS:
+    for claimers in sizes.claimers:
         for name in (*ORDERINGS, NO_KEYS):
             case = _case(name, claimers)
             runs = measured[case]
