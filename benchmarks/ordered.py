@@ -48,7 +48,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(300, (2,), rounds=1, backlog=1_000, of_backlog=300, rounds_of_backlog=1, warmup=0),
-    "quick": Sizes(10_000, (1, 4), rounds=5, backlog=1_000_000, of_backlog=20_000, rounds_of_backlog=2),
+    "quick": Sizes(10_000, (1, 4), rounds=3, backlog=1_000_000, of_backlog=20_000, rounds_of_backlog=2),
     "full": Sizes(10_000, (1, 4), rounds=15, backlog=1_000_000, of_backlog=20_000, rounds_of_backlog=7),
 }
 
