@@ -4,7 +4,7 @@ ARGS ?=
 # The environment of `make test`: a file of requirements/ without its ending.
 VENV ?= test
 
-.PHONY: help demo test lint bench docs soak clean
+.PHONY: help demo test lint bench plot docs soak clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -24,6 +24,9 @@ lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 
 bench: .venvs/test/.ready  ## what storage costs, side by side (ARGS="--help" for its options)
 	@.venvs/test/bin/python -m benchmarks $(ARGS)
+
+plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json docs/images/ordering.svg")
+	@.venvs/plot/bin/python -m benchmarks.plot $(ARGS)
 
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)

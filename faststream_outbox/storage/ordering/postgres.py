@@ -52,7 +52,8 @@ class PostgresRuns:
             runs.setdefault(head, []).append(OutboxRow(*fields))
         claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
-        more = cursor.record(plan, last=met.last, ended=ended, found=len(claimed), next_due=met.next_due)
+        found, lost = len(claimed), met.wanted - len(claimed)
+        more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
     async def _claim(
