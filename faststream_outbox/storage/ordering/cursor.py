@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ BEGINNING: Final[KeyPosition] = ("", -(2**63))
 LAST_ID: Final = 2**63 - 1
 # Heads that one claim looks at, at most: it takes some milliseconds however many keys there are.
 MOST_VISITS: Final = 500
+# Of how many places a claimer chooses one that has met another: more than there are claimers, usually.
+_PLACES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,9 @@ class _Round:
     """One queue's round: from its first key to its last; before the first one, from anywhere."""
 
     def __init__(self) -> None:
-        self.at = _anywhere()
+        # Where some of the last claims ended.
+        self._places: deque[str] = deque(maxlen=_PLACES)
+        self.at = self._anywhere()
         self._whole = False
         self._found = False
         # Whether it has left a place where another claimer was.
@@ -103,14 +108,14 @@ class _Round:
             self.at = (last, LAST_ID)
             if lost and not found and not self._parted:
                 # Once, until something is found: whoever locks keys for longer must not keep us from coming to rest.
-                self.at, self._whole, self._parted = _anywhere(), False, True
+                self.at, self._whole, self._parted = self._anywhere(), False, True
+            self._places.append(last)
             return
         if self._whole:
             self.at_rest = not self._found
             self.next_due = self._next_due
         self.at, self._whole, self._found, self._next_due = BEGINNING, True, False, math.inf
 
-
-def _anywhere() -> KeyPosition:
-    # Most keys are numbers or identifiers of hexadecimal digits.
-    return random.choice("0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret
+    def _anywhere(self) -> KeyPosition:
+        # While nothing is known of the keys: most are numbers or identifiers of hexadecimal digits.
+        return random.choice(self._places or "0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret
