@@ -1,6 +1,6 @@
 """How rows and outcomes are told of in a history."""
 
-from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
+from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Park, Retry
 from tests.soak.history import ClaimedRow, Verb
 
 
@@ -22,5 +22,5 @@ def verb_of(outcome: Outcome) -> tuple[Verb, float]:
             return "ack", 0.0
         case Retry(delay_seconds):
             return "retry", delay_seconds
-        case Dead():
+        case Dead() | Park():
             return "dead", 0.0
