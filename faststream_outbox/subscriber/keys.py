@@ -32,8 +32,9 @@ class Keys:
         self._lease_seconds = lease_seconds
         self._length = 1.0
         self._looked_at = -math.inf
-        # Whether keys were met whose holder let its lease run out.
-        self.have_suspects = True  # for all we know
+        # Whether keys were met whose holder let its lease run out. A claim of fresh ones tells, and comes by every key:
+        # to look for them before it does would be a walk through all keys, however large the backlog.
+        self.have_suspects = False
 
     @property
     def are_due(self) -> bool:
