@@ -17,7 +17,7 @@ def lane(*, suspects: bool) -> Any:
 async def test_suspects_are_looked_for_once_some_were_met() -> None:
     keys = Keys(["q"], rows_per_key=100, lease_seconds=60.0)
     assert not keys.have_suspects
-    await keys.claim(lane(suspects=False), room=100)
+    await keys.claim(lane(suspects=False), 100, 100)
     assert not keys.have_suspects
-    await keys.claim(lane(suspects=True), room=100)
+    await keys.claim(lane(suspects=True), 100, 100)
     assert keys.have_suspects
