@@ -21,7 +21,7 @@ NO_KEYS: Final = "no keys"
 # What rows with keys are drained at, at least, beside rows without.
 TARGET: Final = 0.8
 # And from a large backlog beside a small one: as flat as a claim has to be.
-FLAT: Final = 1 / 1.3
+FLAT: Final = 0.77
 # How often it is looked whether all is done: seldom enough that nobody notices.
 _LOOK_EVERY: Final = 0.002
 # How long what was handled last may take to be settled.
