@@ -253,6 +253,25 @@ async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend
     assert [number for call in calls[1:] for number in call] == list(range(6))
 
 
+async def test_a_verdict_in_a_batch_that_shares_a_transaction_is_found_by_halves(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", ordering=ordering, batch=True, retry_strategy=AT_ONCE)
+    async def handle(bodies: list[dict[str, Any]], batch: OutboxBatchMessage, session: OutboxSession) -> None:
+        assert session is not None
+        calls.append([body["number"] for body in bodies])
+        if 40 in calls[-1]:
+            await batch.messages[calls[-1].index(40)].reject()
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(64)))
+    async with started(broker):
+        await until_empty(postgres)
+    assert [number for call in calls if len(call) == 1 or 40 not in call for number in call] == list(range(64))
+    assert len(calls) < 25, "each message before it had the whole batch handled again"
+
+
 async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(
     postgres: PostgresBackend, ordering: Ordering
 ) -> None:
