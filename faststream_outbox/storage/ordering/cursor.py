@@ -67,6 +67,11 @@ class KeyCursor:
         self._rounds[plan.queue].record(last=last, ended=ended, found=found, lost=lost, next_due=next_due)
         return not self.at_rest
 
+    def go_to(self, queue: str, after: KeyPosition) -> None:
+        """Have the next claim look at that queue, behind that key."""
+        self._turn = self.queues.index(queue)
+        self._rounds[queue].at = after
+
     @property
     def at_rest(self) -> bool:
         """Whether a whole round of every queue found nothing."""
