@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Retry, Settled
+from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Park, Retry, Settled
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -118,8 +118,8 @@ async def test_a_row_that_failed_blocks_its_key_until_it_is_due(backend: Backend
     assert second.next_due == pytest.approx(30, abs=5)
     await backend.pass_time(31)
     again = await claim(backend, cursor=begun())
-    assert payloads(again) == {"a": [b"1", b"2"]}
-    assert [row.attempts_count for row in again.runs[0].rows] == [1, 0]
+    assert payloads(again) == {"a": [b"1"]}
+    assert [(row.attempts_count, row.deliveries_count) for row in again.runs[0].rows] == [(1, 2)]
 
 
 async def test_a_row_that_was_not_reached_is_as_it_was(backend: Backend) -> None:
@@ -162,6 +162,16 @@ async def test_dead_rows_are_kept_and_the_run_goes_on(backend: Backend) -> None:
     assert await backend.rows() == []
     [dead] = await backend.dead_letters()
     assert (dead.payload, dead.entity_key, dead.failure_reason) == (b"1", "a", "rejected")
+
+
+@pytest.mark.parametrize("outcome", [Retry(30.0, 1), Dead("rejected"), Park(Dead("rejected"))])
+@pytest.mark.parametrize("behind", [0, 1], ids=["head", "behind it"])
+async def test_a_delivery_is_counted_wherever_the_row_stood(backend: Backend, outcome: Outcome, behind: int) -> None:
+    await fill(backend, *"aa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, *([Ack()] * behind), outcome)
+    row = (await backend.dead_letters() if isinstance(outcome, Dead) else await backend.rows())[0]
+    assert (row.payload, row.deliveries_count) == (b"%d" % behind, 1)
 
 
 async def test_outputs_come_with_the_end_of_their_rows(backend: Backend) -> None:

@@ -91,5 +91,6 @@ class MemoryRuns:
             held.add(settlement.lease)
             for row_id, outcome in settlement.outcomes:
                 if (row := self._store.rows.get(row_id)) is not None:
+                    row.deliveries_count += row is not head  # that of the head is counted by its claim
                     self._apply(row, outcome)
         return frozenset(held)
