@@ -21,7 +21,7 @@ async def consumer(postgres: PostgresBackend, outbox_postgres: Database) -> Asyn
     """An engine whose connections have the role of a consumer."""
     page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
     rights = RIGHTS.findall(page[page.index("A consumer needs") :])
-    assert {table for _, table in rights} == {"outbox", "outbox_dlq"}
+    assert {table for _, table in rights} == {"outbox", "outbox_dlq", "outbox_shards"}
     role = f"consumer_{uuid4().hex}"
     await postgres.run(f"CREATE ROLE {role}")
     for right, table in rights:
