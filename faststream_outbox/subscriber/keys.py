@@ -70,11 +70,15 @@ class Keys:
         return claim
 
     async def claim_suspect(self, lane: StoreConnection) -> RunClaim:
-        """Claim one key whose lease ran out."""
+        """Claim one key whose lease ran out; what may have been with its head will come alone, too."""
         self._suspects.restart()
         while True:
             claim = await lane.claim_runs(
-                self._suspects, keys=1, rows_per_key=1, lease_seconds=self._lease_seconds, suspects=True
+                self._suspects,
+                keys=1,
+                rows_per_key=self._rows_per_key,
+                lease_seconds=self._lease_seconds,
+                suspects=True,
             )
             if claim.runs or self._suspects.at_rest:
                 self.have_suspects = bool(claim.runs)
