@@ -191,8 +191,7 @@ class Claimer(Loop):
         )
         if claim.rows or not self._keys.have_suspects:
             return bool(claim.rows)
-        runs = await self._to_its_end(self._keys.claim_suspect, self._keep_runs_aside)
-        return bool(runs.runs)
+        return await self._to_its_end(self._keys.claim_suspect, self._keep_runs_aside) is not None
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[_T]], take: Callable[[_T], None]
@@ -218,8 +217,8 @@ class Claimer(Loop):
             self._keep_runs_aside(claim)
             self._ledger.admit_all()
 
-    def _keep_runs_aside(self, claim: RunClaim) -> None:
-        if claim.runs:
+    def _keep_runs_aside(self, claim: RunClaim | None) -> None:
+        if claim is not None:
             self._journal.claimed(self._cursor.queues, [row for run in claim.runs for row in run.rows])
             self._ledger.add_runs(claim.runs, claim.expires_at)
 

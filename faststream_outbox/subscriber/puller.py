@@ -183,7 +183,8 @@ class Puller:
                 return _as_rows(claim)
 
     async def _claim_suspect_head(self, lane: StoreConnection) -> Claim:
-        return _as_rows(await self._keys.claim_suspect(lane))
+        claim = await self._keys.claim_suspect(lane)
+        return Claim([], 0.0, more=False) if claim is None else _as_rows(claim)
 
     async def _claim_suspect(self) -> Held | None:
         if len(self._ledger):

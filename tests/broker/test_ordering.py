@@ -119,9 +119,12 @@ async def test_a_delayed_message_holds_up_its_key_and_no_other(postgres: Postgre
 
     async with postgres.transaction() as session:
         delayed = {"key": "a", "number": 1}
-        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(seconds=0.5))
+        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(hours=1))
     await publish_keyed(broker, postgres, ("a", 2), ("b", 1), ("b", 2))
     async with started(broker):
+        await until(lambda: len(seen) == 2)
+        await postgres.run("UPDATE outbox SET next_attempt_at = now() WHERE entity_key = 'a'")
+        await postgres.run("SELECT pg_notify('outbox_outbox', 'q')")
         await until_empty(postgres)
     assert seen == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
 

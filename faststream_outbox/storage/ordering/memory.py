@@ -68,7 +68,7 @@ class MemoryRuns:
                 break
         next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
-        return RunClaim(runs, began + seconds, more, next_due, expired)
+        return RunClaim(plan, runs, began + seconds, more, next_due, expired)
 
     @staticmethod
     def _lend(row: OutboxRow, head: OutboxRow, began: float, *, suspect: bool) -> OutboxRow:

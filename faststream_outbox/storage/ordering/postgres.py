@@ -54,7 +54,7 @@ class PostgresRuns:
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
-        return RunClaim(claimed, began + seconds, more, finite(met.next_due), met.suspects)
+        return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
     async def _claim(
         self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
