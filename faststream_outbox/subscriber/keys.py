@@ -80,11 +80,18 @@ class Keys:
         return claim
 
     async def claim_suspect(self, lane: StoreConnection) -> RunClaim | None:
-        """Claim one key whose lease ran out, at one of the places where such were met; None where there are none."""
+        """Claim one key whose lease ran out, at one of the places where such were met; None where there are none.
+
+        What may have been with its head will come alone, too.
+        """
         for place in list(self._suspected)[:_LOOKS]:
             self._suspects.go_to(*place)
             claim = await lane.claim_runs(
-                self._suspects, keys=1, rows_per_key=1, lease_seconds=self._lease_seconds, suspects=True
+                self._suspects,
+                keys=1,
+                rows_per_key=self._rows_per_key,
+                lease_seconds=self._lease_seconds,
+                suspects=True,
             )
             if claim.runs:
                 return claim

@@ -239,6 +239,23 @@ async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend, 
     assert seen == [1, 2]
 
 
+async def test_whatever_a_dead_process_had_of_a_key_comes_alone(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", ordering=ordering, lease_ttl_seconds=5, batch=True, max_records=4)
+    async def handle(bodies: list[dict[str, Any]]) -> None:
+        calls.append([body["number"] for body in bodies])
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(6)))
+    await postgres.run(
+        "UPDATE outbox SET acquired_token = gen_random_uuid(), lease_expires_at = now() + interval '1 s', "
+        "deliveries_count = 1 WHERE id = (SELECT min(id) FROM outbox)"
+    )
+    async with started(broker):
+        await until_empty(postgres)
+    assert calls == [[0], [1], [2], [3], [4, 5]]
+
+
 async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, calls = broker_on(postgres), list[list[int]]()
 

@@ -145,6 +145,31 @@ async def test_the_fence_is_the_heads(backend: Backend) -> None:
     assert (await settle(backend, thief, Ack())).held == {thief.lease}
 
 
+async def test_what_may_have_been_with_a_suspect_comes_alone_as_well(backend: Backend) -> None:
+    await fill(backend, *"aaaaa")
+    await claim(backend, rows_per_key=3, cursor=begun())
+    await backend.pass_time(61)
+    came, suspects = list[list[bytes]](), True
+    while runs := (await claim(backend, rows_per_key=3, suspects=suspects, cursor=begun())).runs:
+        came.append([row.payload for row in runs[0].rows])
+        assert [row.deliveries_count for row in runs[0].rows] == ([2] if suspects else [1] * len(runs[0].rows))
+        await settle(backend, runs[0], *(Ack() for _ in runs[0].rows))
+        suspects = False
+    assert came == [[b"0"], [b"1"], [b"2"], [b"3", b"4"]], "one of the first three may have ended its process"
+
+
+async def test_a_run_ends_before_a_row_that_comes_alone(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    await claim(backend, cursor=begun())
+    await backend.pass_time(61)
+    [suspect] = (await claim(backend, suspects=True, cursor=begun())).runs
+    await settle(backend, suspect, Ack())
+    [run] = (await claim(backend, cursor=begun())).runs
+    async with backend.store.connect() as lane:
+        await lane.release(run.rows)
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"1"]}
+
+
 async def test_expired_keys_are_left_to_whoever_asks_for_suspects(backend: Backend) -> None:
     await fill(backend, *"ab")
     assert len((await claim(backend, cursor=begun())).runs) == 2

@@ -24,6 +24,11 @@ def _is_ours(key: str, plan: KeyPlan) -> bool:
     return not isinstance(plan.ordering, HashShards) or crc32(key.encode()) % plan.ordering.count in plan.shards
 
 
+def _may_follow(row: OutboxRow, now: float) -> bool:
+    """Tell whether a row may be handed out behind its head: not if a process may have died of it."""
+    return row.next_attempt_epoch <= now and row.timer_id is None and row.acquired_epoch is None
+
+
 class MemoryRuns:
     """The rows with a key of a `MemoryStore`."""
 
@@ -49,8 +54,11 @@ class MemoryRuns:
             if head.next_attempt_epoch > now or not (over if suspects else free):
                 waits.append(max(head.next_attempt_epoch, head.lease_expires_epoch) - now)
                 continue
-            alone = head.deliveries_count > 0
-            due = [head, *takewhile(lambda row: row.next_attempt_epoch <= now and row.timer_id is None, rows[1:])]
+            alone = suspects or head.deliveries_count > 0 or head.acquired_epoch is not None
+            due = [head, *takewhile(lambda row: _may_follow(row, now), rows[1:])]
+            if suspects:
+                for row in rows[1:rows_per_key]:
+                    row.acquired_epoch = now
             head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
             head.deliveries_count += 1
             taken = due[: 1 if alone else rows_per_key]

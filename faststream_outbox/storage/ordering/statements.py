@@ -86,10 +86,22 @@ class RunStatements:
    WHERE w.n < {visits}::int AND w.found < {keys}::int)"""
 
     def _lease(self, heads: str, queue: str, suspects: str, rows_per_key: str) -> str:
-        """Lease those of the heads that nobody has taken meanwhile, and hand them out with the rows behind them."""
+        """Lease those of the heads that nobody has taken meanwhile, and hand them out with the rows behind them.
+
+        A suspect comes alone. The rows behind it may have been in the hands of whoever died, too, and one of them may
+        have been why: `acquired_at` without a token says so, and each of them comes alone when it is the head.
+        """
+
+        def behind(columns: str, limit: str) -> str:
+            return f"""
+    SELECT {columns} FROM {self._outbox} f
+     WHERE f.queue = {queue}::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
+     ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN {rows_per_key}::int - 1 ELSE 0 END"""
+
+        fresh = f"NOT {suspects}::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
         # Timers are handed out as heads only, whose lock tells whoever cancels one that it is in flight.
         return f"""heads AS MATERIALIZED (
-  SELECT o.id, o.entity_key, o.deliveries_count FROM {self._outbox} o
+  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_wanted(suspects)}
      FOR UPDATE OF o SKIP LOCKED),
 leased AS (
@@ -97,11 +109,10 @@ leased AS (
 handed AS (
   SELECT * FROM leased
   UNION ALL
-  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL (
-    SELECT * FROM {self._outbox} f
-     WHERE f.queue = {queue}::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
-     ORDER BY f.queue, f.entity_key, f.id
-     LIMIT CASE WHEN h.deliveries_count = 0 THEN {rows_per_key}::int - 1 ELSE 0 END) o)"""
+  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o),
+marked AS (
+  UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
+    SELECT f.id FROM heads h CROSS JOIN LATERAL ({behind("f.id", f"{suspects}::bool")} FOR UPDATE SKIP LOCKED) f)))"""
 
     def _claim(self, mine: str = "true") -> Statement:
         heads = "ARRAY(SELECT w.id FROM walk w WHERE w.wanted)"
