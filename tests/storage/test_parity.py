@@ -17,7 +17,8 @@ from faststream_outbox.storage import (
     Settlement,
     TimerConflict,
 )
-from tests.backends import Backend, MemoryBackend, PostgresBackend, everywhere
+from tests.backends import Backend, everywhere
+from tests.storage.stories import tell
 
 QUEUES = ["a", "b", "c"]
 
@@ -119,15 +120,6 @@ class Player:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_memory_and_postgres_tell_one_story(engine: AsyncEngine, seed: int) -> None:
-    real = PostgresBackend(engine)
-    await real.create()
-    players = Player(MemoryBackend()), Player(real)
-    rng = random.Random(seed)
     actions = ["insert", "insert", "timer", "cancel", "claim", "claim", "claim_suspects"]
     actions += ["renew", "release", "settle", "settle", "wait"]
-    for step in range(120):
-        action, choices = rng.choice(actions), rng.random()
-        in_memory, in_postgres = [await getattr(player, action)(random.Random(choices)) for player in players]
-        where = f"seed {seed}, step {step}: {action}"
-        assert in_memory == in_postgres, where
-        assert await players[0].state() == await players[1].state(), where
+    await tell(engine, Player, actions, steps=120, seed=seed)
