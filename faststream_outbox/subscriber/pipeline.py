@@ -167,6 +167,14 @@ class Pipeline:
         """Say that rows may have come."""
         self._claimer.wake()
 
+    def pause(self) -> None:
+        """Claim nothing until `resume`; what is in hand runs."""
+        self._claimer.pause()
+
+    def resume(self) -> None:
+        """Claim again."""
+        self._claimer.resume()
+
     @property
     def orphaned(self) -> bool:
         """Whether the event loop that it ran in is over."""

@@ -1,0 +1,6 @@
+"""Rows on their way to Kafka, RabbitMQ, NATS and Redis."""
+
+from faststream_outbox.relay.relay import Relay
+from faststream_outbox.relay.routing import Route, by_header
+
+__all__ = ["Relay", "Route", "by_header"]

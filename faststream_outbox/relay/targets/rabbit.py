@@ -1,0 +1,52 @@
+"""RabbitMQ, through aio-pika."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from aio_pika.exceptions import AMQPError, DeliveryError, MessageProcessError
+from aiormq.exceptions import ChannelNotFoundEntity, PublishError
+from faststream.rabbit import RabbitBroker, RabbitExchange
+from faststream.rabbit.response import RabbitPublishCommand
+from faststream.response.publish_type import PublishType
+
+from faststream_outbox.relay.outgoing import Outgoing
+from faststream_outbox.relay.targets.base import OutageError, RefusedError
+from faststream_outbox.relay.targets.broker import BrokerTarget
+
+
+class RabbitTarget(BrokerTarget):
+    """A queue, by its name; or an exchange and a routing key: `exchange/key`. Each message is confirmed."""
+
+    broker: RabbitBroker
+
+    def check(self, destination: str) -> None:
+        """Refuse what has no routing key and no exchange."""
+        if destination == "/":
+            raise ValueError("A destination of RabbitMQ is a queue, or exchange/routing-key.")
+
+    async def post(self, message: Outgoing) -> Awaitable[Any]:
+        """Publish; a message that reaches no queue comes back, and is refused."""
+        exchange, slash, key = message.destination.partition("/")
+        headers = dict(message.headers)
+        command = RabbitPublishCommand(
+            message.payload,
+            routing_key=key if slash else message.destination,
+            exchange=RabbitExchange(exchange, declare=False) if slash and exchange else None,
+            mandatory=True,
+            headers=headers,
+            content_type=headers.pop("content-type", None),
+            correlation_id=message.correlation_id,
+            message_id=message.message_id,
+            persist=True,
+            _publish_type=PublishType.PUBLISH,
+        )
+        return asyncio.ensure_future(self.producer.publish(command))
+
+    def translate(self, error: Exception) -> Exception:
+        """Tell outages and refusals from the rest."""
+        if isinstance(error, PublishError | DeliveryError | MessageProcessError | ChannelNotFoundEntity):
+            return RefusedError(f"{type(error).__name__}: {error}")
+        if isinstance(error, AMQPError | OSError | RuntimeError):
+            return OutageError(f"{type(error).__name__}: {error}")
+        return error
