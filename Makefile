@@ -4,13 +4,13 @@ ARGS ?=
 # The environment of `make test`: a file of requirements/ without its ending.
 VENV ?= test
 
-.PHONY: help demo test lint bench docs soak clean
+.PHONY: help demo test lint bench plot docs soak clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, a kill; checked at the end
+demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
@@ -25,10 +25,13 @@ lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 bench: .venvs/test/.ready  ## what storage costs, side by side (ARGS="--help" for its options)
 	@.venvs/test/bin/python -m benchmarks $(ARGS)
 
+plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json docs/images/ordering.svg")
+	@.venvs/plot/bin/python -m benchmarks.plot $(ARGS)
+
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
 
-soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7")
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
 
 clean:  ## remove everything the other targets made

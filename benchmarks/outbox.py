@@ -76,11 +76,12 @@ class Outbox:
         async with open_executor(self.engine) as executor:
             yield self.store.lane(CountingExecutor(executor, self.bench.meter))
 
-    async def load(self, count: int, columns: str, values: str) -> None:
+    async def load(self, count: int, columns: str, values: str, *, payload: bytes | None = None) -> None:
         """Put many rows in on the server's side; `n` counts them in `values`."""
+        body = self.bench.payload if payload is None else payload
         await self.bench.control.execute(
             f"INSERT INTO {self.name} (payload, headers, {columns}) "
-            f"SELECT decode('{self.bench.payload.hex()}', 'hex'), '{json.dumps(HEADERS)}'::jsonb, {values} "
+            f"SELECT decode('{body.hex()}', 'hex'), '{json.dumps(HEADERS)}'::jsonb, {values} "
             f"FROM generate_series(1, {count}) AS n"
         )
 

@@ -17,7 +17,7 @@ from faststream_outbox.storage import (
     make_shards_table,
     outbox_autovacuum_ddl,
 )
-from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease
+from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, KeyState
 from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "HashShards",
     "HeadLease",
     "Inbox",
+    "KeyState",
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",

@@ -58,8 +58,8 @@ class OutboxDelivery(OutboxRow):
 
     @classmethod
     def of(cls, row: OutboxRow) -> Self:
-        """Begin the delivery of a row."""
-        return cls(*_ROW_VALUES(row))
+        """Begin the delivery of a row; one that was claimed for it is one already."""
+        return row if isinstance(row, cls) else cls(*_ROW_VALUES(row))
 
 
 _ROW_VALUES = attrgetter(*(each.name for each in fields(OutboxRow)))

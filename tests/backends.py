@@ -23,6 +23,7 @@ from faststream_outbox.storage import (
     make_shards_table,
 )
 from faststream_outbox.storage.cursor import END
+from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema import quoted_name
 
 
@@ -152,6 +153,14 @@ class PostgresBackend(Backend):
             "last_attempt_at",
         ]
         earlier = ", ".join(f"{c} = {c} - make_interval(secs => :seconds)" for c in columns)
+        for name in ("parked_at", "due"):  # what is kept among the headers of a parked row
+            path = f"headers #> '{{{PARKED},{name}}}'"
+            earlier_still = f"to_jsonb(({path})::float8 - CAST(:seconds AS float8))"
+            await self.run(
+                f"UPDATE {self.table} SET headers = jsonb_set(headers, '{{{PARKED},{name}}}', {earlier_still}) "
+                f"WHERE jsonb_typeof({path}) = 'number'",
+                seconds=seconds,
+            )
         await self.run(f"UPDATE {self.table} SET {earlier}", seconds=seconds)
 
     async def dead_letters(self) -> list[DeadLetter]:

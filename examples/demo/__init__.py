@@ -1,1 +1,1 @@
-"""`make demo`: a small shop on an outbox, an app that is killed on the way, and a check that no message was lost."""
+"""`make demo`: a shop on an outbox, two workers of which one is killed, and a check: nothing lost, all in order."""

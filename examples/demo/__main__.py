@@ -33,7 +33,8 @@ def _run(orders: int, seed: int) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
-        description="Places orders with an outbox, kills the app that handles them, and checks that nothing is lost.",
+        description="Places orders with an outbox, kills one of the workers that handle them, and checks that nothing "
+        "is lost and each customer's account in order.",
     )
     parser.add_argument("--orders", type=_positive, default=2000, metavar="N", help="orders to place (default: 2000)")
     parser.add_argument(

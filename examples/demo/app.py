@@ -1,4 +1,4 @@
-"""The FastStream app, a process of its own: `python -m examples.demo.app`, as `faststream run` would start it."""
+"""The FastStream app, run by every worker: `python -m examples.demo.app`, as `faststream run` would start it."""
 
 import asyncio
 import logging
@@ -14,21 +14,27 @@ from examples.demo.witness import Witness, make_diary
 from faststream_outbox import OutboxBroker
 
 # One for each message that is being handled, and a few for the broker itself.
-CONNECTIONS = 2 * WORKERS + 10
+CONNECTIONS = 3 * WORKERS + 10
 
 
-async def run_app(url: str, life: int) -> None:
+def name_of(worker: int) -> str:
+    """Name a worker's connections, so that the server can tell when the last one is gone."""
+    return f"worker {worker}"
+
+
+async def run_app(url: str, worker: int) -> None:
     """Deliver until told to stop, or until whoever started us is gone."""
-    engine = create_async_engine(url, pool_size=CONNECTIONS)
+    settings = {"application_name": name_of(worker)}
+    engine = create_async_engine(url, pool_size=CONNECTIONS, connect_args={"server_settings": settings})
     logger = logging.getLogger("examples.demo")
     broker = OutboxBroker(
         engine, outbox_table=outbox_table, dlq_table=dlq_table, middlewares=[Witness], routers=[router], logger=logger
     )
     app = FastStream(broker, logger=logger)
     app.context.set_global("sessions", async_sessionmaker(engine))
-    diary = make_diary(url)
+    diary = make_diary(url, name_of(worker))
     app.context.set_global("diary", diary)
-    app.context.set_global("life", life)
+    app.context.set_global("worker", worker)
     leaving = asyncio.create_task(_exit_when_alone(app))
     try:
         await app.run()
@@ -49,7 +55,7 @@ async def _exit_when_alone(app: FastStream) -> None:
 async def main() -> None:
     """Run as a process that the demo started, and log to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    await run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_LIFE"]))
+    await run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_WORKER"]))
 
 
 if __name__ == "__main__":

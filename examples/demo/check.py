@@ -6,6 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from examples.demo.handlers import MAX_ATTEMPTS
+from examples.demo.order_check import BOOKINGS, ORDER_CHECKS
 
 # The bodies of messages, which are JSON, beside the tables of the shop and the app.
 _LETTERS = """
@@ -30,6 +31,13 @@ CHECKS = {
         SELECT order_number FROM confirmations
          WHERE order_number NOT IN (SELECT order_number FROM parcels)
            AND order_number NOT IN (SELECT order_number FROM waiting WHERE queue IN ('orders', 'parcels'))
+        """,
+    "Charges lost": """
+        SELECT number FROM orders LEFT JOIN accounts USING (customer)
+         WHERE orders.customer IS NOT NULL
+           AND (entry <= booked AND number IN (SELECT order_number FROM deliveries
+                                                WHERE queue = 'accounts' AND ended_at IS NOT NULL)) IS NOT TRUE
+           AND number NOT IN (SELECT order_number FROM waiting WHERE queue = 'accounts')
         """,
     "Reminders lost": """
         SELECT number FROM orders
@@ -91,6 +99,8 @@ async def find_violations(connection: AsyncConnection, accepted: AbstractSet[int
     violations = {}
     for name, query in CHECKS.items():
         violations[name] = sorted(await connection.scalars(text(_LETTERS + query)))
+    for name, query in ORDER_CHECKS.items():
+        violations[name] = sorted(await connection.scalars(text(BOOKINGS + query)))
     # What the shop said, which only the shop knows, against what is in its table.
     committed = set(await connection.scalars(text("SELECT number FROM orders")))
     violations[TOLD_WRONG] = sorted(committed ^ accepted)

@@ -1,4 +1,4 @@
-"""The figures of a run, counted in SQL: what happened that was meant to happen, and what the crash repeated."""
+"""The figures of a run, counted in SQL: what happened that was meant to happen, and what the kill repeated."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,26 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 _QUERY = """
 WITH attempts AS (
-    SELECT queue, attempt, count(*) AS deliveries, count(DISTINCT life) AS lives
+    SELECT attempt, count(*) - 1 AS again, least(count(*) - 1, count(cut_off_at)) AS again_after_kill
       FROM deliveries
      GROUP BY queue, message_id, attempt
 )
 SELECT (SELECT count(*) FROM orders) AS committed,
        (SELECT count(*) FROM confirmations) AS confirmed,
        (SELECT count(DISTINCT order_number) FROM parcels) AS packed,
+       (SELECT count(*) FROM orders JOIN accounts USING (customer) WHERE entry <= booked) AS charged,
+       (SELECT count(*) FROM accounts) AS accounts,
+       (SELECT count(*) FROM (
+           SELECT customer FROM deliveries JOIN orders ON number = order_number WHERE queue = 'accounts'
+            GROUP BY customer HAVING count(DISTINCT worker) > 1) AS shared) AS accounts_shared,
        (SELECT count(*) FROM reminders) AS reminded,
        (SELECT count(*) FROM orders WHERE paid) AS taken_back,
        (SELECT count(*) FROM attempts WHERE attempt > 1) AS retries,
        (SELECT count(*) FROM outbox_dlq WHERE failure_reason = 'retry_terminal') AS given_up,
        (SELECT count(*) FROM outbox_dlq WHERE failure_reason = 'rejected') AS rejected,
-       (SELECT coalesce(sum(lives - 1), 0)::int FROM attempts) AS repeated_by_kill,
-       (SELECT coalesce(sum(deliveries - lives), 0)::int FROM attempts) AS repeated_otherwise,
+       (SELECT count(*) FROM deliveries WHERE cut_off_at IS NOT NULL) AS in_hand,
+       (SELECT coalesce(sum(again_after_kill), 0)::int FROM attempts) AS repeated_by_kill,
+       (SELECT coalesce(sum(again - again_after_kill), 0)::int FROM attempts) AS repeated_otherwise,
        (SELECT count(*) - count(DISTINCT order_number) FROM parcels) AS packed_again
 """
 
@@ -32,12 +38,17 @@ class Figures:
     committed: int
     confirmed: int
     packed: int
+    charged: int
+    accounts: int
+    accounts_shared: int  # their charges were handled by several workers, one after the other
     reminded: int
     taken_back: int
     retries: int
     given_up: int
     rejected: int
-    # The same attempt at the same message, begun once more: by the next app, or by the same one.
+    # Given to a handler of the worker that was killed, and not settled.
+    in_hand: int
+    # The same attempt at the same message, begun once more.
     repeated_by_kill: int
     repeated_otherwise: int
     packed_again: int

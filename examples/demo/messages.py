@@ -8,8 +8,9 @@ from examples.demo.fates import Fate
 
 ORDERS: Final = "orders"
 PARCELS: Final = "parcels"
+ACCOUNTS: Final = "accounts"
 REMINDERS: Final = "reminders"
-QUEUES: Final = (ORDERS, PARCELS, REMINDERS)
+QUEUES: Final = (ORDERS, PARCELS, ACCOUNTS, REMINDERS)
 
 
 class OrderPlaced(BaseModel):
@@ -23,6 +24,16 @@ class OrderConfirmed(BaseModel):
     """The customer knows; the parcel can be packed."""
 
     order_number: int
+
+
+class Charge(BaseModel):
+    """An order goes on the account of a regular customer, whose charges are numbered."""
+
+    order_number: int
+    fate: Fate
+    customer: int
+    entry: int
+    cents: int
 
 
 class PaymentDue(BaseModel):

@@ -1,28 +1,27 @@
-"""The app as a child process that can be started, killed, started again and stopped."""
+"""A worker: the app in a child process that can be started, killed and stopped."""
 
 import asyncio
 import contextlib
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
+from typing import IO
 
 MODULE = "examples.demo.app"
 _CHECKOUT = Path(__file__).parents[2]
-# A graceful stop finishes the messages in hand, which takes a moment; past this the app is killed after all.
+# A graceful stop finishes the messages in hand, which takes a moment; past this it is killed after all.
 STOP_SECONDS = 20.0
-_LOG_LINES = 20
 
 
-class AppProcess:
-    """Starts the app, ends it one way or the other, and keeps what it wrote to its log."""
+class Worker:
+    """Starts a process of the app, and ends it one way or the other."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, number: int, url: str, log: IO[bytes]) -> None:
+        self.number = number
         self._url = url
+        self._log = log
         self._process: asyncio.subprocess.Process | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close(); it has no name, so nothing is left
-        self.lives = 0
 
     @property
     def pid(self) -> int | None:
@@ -35,10 +34,9 @@ class AppProcess:
         return self._process is not None and self._process.returncode is not None
 
     async def start(self) -> None:
-        """Start the app; it is ready a second later, and nobody has to wait for that."""
-        self.lives += 1
+        """Start it; it is ready a second later, and nobody has to wait for that."""
         # In the environment, because everybody on the machine can read the arguments of a process.
-        given = {"DEMO_DATABASE_URL": self._url, "DEMO_LIFE": str(self.lives)}
+        given = {"DEMO_DATABASE_URL": self._url, "DEMO_WORKER": str(self.number)}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", MODULE),
             cwd=_CHECKOUT,
@@ -46,7 +44,7 @@ class AppProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for us; we stop the app then
+            start_new_session=True,  # Ctrl-C is for us; we stop the workers then
         )
 
     async def kill(self) -> None:
@@ -56,16 +54,6 @@ class AppProcess:
     async def stop(self) -> None:
         """End it as a deployment does: it claims no more, and finishes what it has in hand."""
         await self._end(signal.SIGTERM)
-
-    async def close(self) -> None:
-        """Leave neither process nor log behind."""
-        await self._end(signal.SIGKILL)
-        self._log.close()
-
-    def log_tail(self) -> str:
-        """Return the end of the log."""
-        self._log.seek(0)
-        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-_LOG_LINES:])
 
     async def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from examples.demo.figures import Figures
 from examples.demo.handlers import MAX_ATTEMPTS
+from examples.demo.watch import WorkerCount
 
 _ORDERS_NAMED = 5
 
@@ -20,7 +21,7 @@ class Course:
     rolled_back: int
     commits_per_second: float
     deliveries_per_second: float
-    held_when_killed: int
+    workers: Sequence[WorkerCount]
 
 
 def print_report(console: Console, course: Course, figures: Figures, violations: Mapping[str, Sequence[int]]) -> None:
@@ -30,7 +31,8 @@ def print_report(console: Console, course: Course, figures: Figures, violations:
     table.add_column(justify="right", min_width=7)
     table.add_column(justify="right", min_width=25)
     _add_events(table, course, figures)
-    _add_repetitions(table, course, figures)
+    _add_workers(table, course, figures)
+    _add_repetitions(table, figures)
     for name, orders in violations.items():
         style, mark = ("red", "must be 0") if orders else ("green", "ok")
         table.add_row(name, f"{len(orders):,}", f"[{style}]{mark}[/]")
@@ -44,6 +46,7 @@ def _add_events(table: Table, course: Course, figures: Figures) -> None:
     best = f"{course.deliveries_per_second:,.0f} deliveries per second"
     table.add_row("Orders confirmed", f"{figures.confirmed:,}", best)
     table.add_row("Parcels packed", f"{figures.packed:,}")
+    table.add_row("Charges booked", f"{figures.charged:,}", f"on {figures.accounts:,} accounts, in order")
     table.add_row("Customers reminded", f"{figures.reminded:,}")
     table.add_row("Reminders taken back in time", f"{figures.taken_back:,}")
     table.add_row("Attempts after one that failed", f"{figures.retries:,}")
@@ -51,8 +54,16 @@ def _add_events(table: Table, course: Course, figures: Figures) -> None:
     table.add_row("Dead letters, rejected at once", f"{figures.rejected:,}", end_section=True)
 
 
-def _add_repetitions(table: Table, course: Course, figures: Figures) -> None:
-    table.add_row("In hand when the app was killed", f"{course.held_when_killed:,}")
+def _add_workers(table: Table, course: Course, figures: Figures) -> None:
+    for each in course.workers:
+        table.add_row(f"Handled by worker {each.number}", f"{each.handled:,}", "killed" if each.killed else "")
+    table.add_row(
+        "Accounts that changed hands", f"{figures.accounts_shared:,}", "never in two at once", end_section=True
+    )
+
+
+def _add_repetitions(table: Table, figures: Figures) -> None:
+    table.add_row("In hand when the worker was killed", f"{figures.in_hand:,}")
     if figures.repeated_otherwise:
         table.add_row("Delivered again for other reasons", f"{figures.repeated_otherwise:,}", "at least once")
     table.add_row("Delivered again after the kill", f"{figures.repeated_by_kill:,}", "at least once")
@@ -68,8 +79,8 @@ def _print_verdict(console: Console, found: Mapping[str, Sequence[int]]) -> None
     else:
         verdict.add_row(
             "[bold green]PASSED[/]",
-            "Every message of a committed order was delivered or kept as a dead letter, kill or no kill, and nothing "
-            "that was rolled back or taken back was delivered.",
+            "Every message of a committed order was delivered or kept as a dead letter, kill or no kill, those of one "
+            "account in their order and one at a time. Nothing that was rolled back or taken back was delivered.",
         )
     for name, orders in found.items():
         more = ", ..." if len(orders) > _ORDERS_NAMED else ""

@@ -1,4 +1,4 @@
-"""One run of the demo: a server of its own, the shop here, the app in a process beside it, the check."""
+"""One run of the demo: a server of its own, the shop here, the workers in processes beside it, the check."""
 
 import asyncio
 import time
@@ -7,26 +7,28 @@ from rich.console import Console
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from examples.demo.check import find_violations
-from examples.demo.crash import kill_and_restart, wait_until
+from examples.demo.crash import kill_one, wait_until
 from examples.demo.fates import deal_fates
 from examples.demo.figures import count_figures
-from examples.demo.process import AppProcess
 from examples.demo.report import Course, print_report
 from examples.demo.shop import TILLS, Shop
 from examples.demo.tables import Base, dlq_table, outbox_table
 from examples.demo.view import show
 from examples.demo.watch import Watch
+from examples.demo.workers import Workers
 from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import EmbeddedPostgres
 
 WIDTH = 80
+WORKERS = 2
 # The tills hold a connection each; the rest is for customers who pay, and for the watch.
 CONNECTIONS = TILLS + 8
 
 INTRODUCTION = (
     "A shop places {orders:,} orders on a PostgreSQL of its own, each in one transaction with its messages; some "
-    "transactions roll back on purpose. A FastStream app handles the messages in a process of its own: some fail and "
-    "are tried again, some fail for good, and once the app is killed. In the end the books are checked.\n"
+    "transactions roll back on purpose. Two workers, processes of one FastStream app, handle the messages: some fail "
+    "and are tried again, some fail for good, those of one regular customer's account keep their order, and one of the "
+    "workers is killed. In the end the books are checked.\n"
 )
 FAREWELL = "\nRead on in README.md and docs/. This program is examples/demo/."
 
@@ -46,38 +48,39 @@ async def _run_on_own_server(console: Console, orders: int, seed: int) -> bool:
     async with EmbeddedPostgres() as server:
         console.print(f"  PostgreSQL started in {time.perf_counter() - began:.1f} s, seed {seed}")
         engine = create_async_engine(server.url("asyncpg"), pool_size=CONNECTIONS)
-        app = AppProcess(server.url("asyncpg"))
+        workers = Workers(server.url("asyncpg"))
         try:
             async with engine.begin() as connection:
                 await connection.run_sync(Base.metadata.create_all)
-            return await _run(console, engine, app, orders, seed)
+            return await _run(console, engine, workers, orders, seed)
         finally:
-            await app.close()
+            await workers.close()
             await engine.dispose()
 
 
-async def _run(console: Console, engine: AsyncEngine, app: AppProcess, orders: int, seed: int) -> bool:
+async def _run(console: Console, engine: AsyncEngine, workers: Workers, orders: int, seed: int) -> bool:
     async with OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table) as broker:
         shop = Shop(async_sessionmaker(engine), broker)
         watch = Watch(engine, broker, shop)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(watch.run()), tasks.create_task(show(console, watch, orders))]
-            await app.start()
-            killing = tasks.create_task(kill_and_restart(console, watch, app, orders))
+            for _ in range(WORKERS):
+                await workers.start()
+            killing = tasks.create_task(kill_one(console, watch, workers, orders))
             began = time.perf_counter()
             await shop.serve(deal_fates(orders, seed))
             served = time.perf_counter()
-            held = await killing
+            await killing
             await watch.look_again()
-            settled = await wait_until(lambda look: not look.waiting, watch, app)
+            settled = await wait_until(lambda look: not look.waiting, watch, workers)
             for task in watching:
                 task.cancel()
     if not settled:
-        console.print(f"The app did not finish. The end of its log:\n{app.log_tail()}", markup=False)
-    await app.stop()
+        console.print(f"The workers did not finish. The end of their log:\n{workers.log_tail()}", markup=False)
+    await workers.stop()
     async with engine.connect() as connection:
         figures = await count_figures(connection)
         violations = await find_violations(connection, shop.accepted)
-    course = Course(len(shop.cancelled), figures.committed / (served - began), watch.best_rate, held)
+    course = Course(len(shop.cancelled), figures.committed / (served - began), watch.best_rate, watch.look.workers)
     print_report(console, course, figures, violations)
     return not any(violations.values())

@@ -1,6 +1,8 @@
 """The tables of the shop and of the app; the outbox and its dead letters are two more of them."""
 
-from sqlalchemy import BigInteger, CheckConstraint, Identity
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, DateTime, Identity, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from faststream_outbox import make_dlq_table, make_outbox_table
@@ -24,6 +26,28 @@ class Order(Base):
     cents: Mapped[int]
     fate: Mapped[str]
     paid: Mapped[bool] = mapped_column(default=False)
+    # Of a regular customer: who it is, and which charge on the account.
+    customer: Mapped[int | None]
+    entry: Mapped[int | None]
+
+
+class Customer(Base):
+    """A regular customer, and how often the shop has charged the account."""
+
+    __tablename__ = "customers"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    charges: Mapped[int]
+
+
+class Account(Base):
+    """The account of a regular customer, as the app keeps it: the last charge that was booked, and the sum of all."""
+
+    __tablename__ = "accounts"
+
+    customer: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    booked: Mapped[int]
+    cents: Mapped[int] = mapped_column(BigInteger)
 
 
 class Confirmation(Base):
@@ -54,7 +78,7 @@ class Parcel(Base):
 
 
 class Delivery(Base):
-    """A message was given to a handler: which one, for which attempt, in which life of the app."""
+    """A message was given to a handler: which one, for which attempt, by which worker; and when, by one clock."""
 
     __tablename__ = "deliveries"
 
@@ -63,4 +87,9 @@ class Delivery(Base):
     message_id: Mapped[int] = mapped_column(BigInteger)
     order_number: Mapped[int]
     attempt: Mapped[int]
-    life: Mapped[int]
+    worker: Mapped[int]
+    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.clock_timestamp())
+    # Of charges: when the handler had returned or raised.
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    # When the worker was killed, if the message was not settled by then.
+    cut_off_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))

@@ -9,13 +9,13 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from examples.demo.watch import QueueCount, Watch
+from examples.demo.watch import QueueCount, Watch, WorkerCount
 
 # Often enough to look alive in a terminal; a log wants fewer words.
 REDRAW_SECONDS = 0.1
 LINE_SECONDS = 1.0
 
-_COLUMNS = ("ready", "in flight", "scheduled", "expired", "dead", "handled", "per s")
+_COLUMNS = ("ready", "in flight", "scheduled", "expired", "blocked", "dead", "handled", "per s")
 
 
 async def show(console: Console, watch: Watch, orders: int) -> None:
@@ -32,25 +32,26 @@ async def _show_table(console: Console, watch: Watch, orders: int) -> None:
 
 
 def picture(watch: Watch, orders: int) -> RenderableType:
-    """Draw the orders as a bar, and the queues as a table."""
+    """Draw the orders as a bar, the queues as a table, and the workers as lines."""
     look = watch.look
     placed = look.accepted + look.cancelled
     bar = Table.grid(padding=(0, 1))
     bar.add_row("  orders placed", ProgressBar(orders, placed, width=36), f"{placed:,} of {orders:,}")
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, show_edge=False)
     table.add_column("queue", no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for each in look.queues:
-        numbers = (each.ready, each.in_flight, each.scheduled, each.expired, each.dead, each.handled)
+        numbers = (each.ready, each.in_flight, each.scheduled, each.expired, each.blocked, each.dead, each.handled)
         table.add_row(each.queue, *(f"{number:,}" for number in numbers), f"{watch.rate(each.queue):,.0f}")
-    return Group("", bar, table)
+    return Group("", bar, "", table, "", *(f"  {_worker_in_words(each)}" for each in look.workers))
 
 
 def summary(watch: Watch, orders: int) -> str:
     """Tell the same in one line."""
     look = watch.look
     parts = [f"{look.accepted + look.cancelled:,} of {orders:,} placed", *map(_in_words, look.queues)]
+    parts += map(_worker_in_words, look.workers)
     return f"  {'; '.join(parts)}"
 
 
@@ -60,10 +61,16 @@ def _in_words(count: QueueCount) -> str:
         "in flight": count.in_flight,
         "scheduled": count.scheduled,
         "expired": count.expired,
+        "blocked": count.blocked,
         "dead": count.dead,
     }
     words = [f"{number:,} {what}" for what, number in held.items() if number]
     return f"{count.queue} {', '.join([*words, f'{count.handled:,} handled'])}"
+
+
+def _worker_in_words(count: WorkerCount) -> str:
+    fate = ", killed" if count.killed else f", accounts in hand: {count.accounts}" if count.accounts else ""
+    return f"worker {count.number}: {count.handled:,} handled{fate}"
 
 
 async def _repeat(show: Callable[[], None], seconds: float) -> None:

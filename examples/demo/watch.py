@@ -1,22 +1,25 @@
-"""Counts, while the demo runs, what the shop has placed, what each queue holds and what the app has handled."""
+"""Counts, while the demo runs, what the shop has placed, what each queue holds and what each worker has handled."""
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from sqlalchemy import func, select
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from examples.demo.messages import QUEUES
+from examples.demo.messages import ACCOUNTS, QUEUES
 from examples.demo.shop import Shop
-from examples.demo.tables import Delivery
 from faststream_outbox import OutboxBroker
 
 # Often enough to look alive; the counting reads whole tables.
 LOOK_SECONDS = 0.2
 # A rate is taken over so many looks, lest it jump about.
 _RATE_LOOKS = 6
+_DELIVERIES = text("""
+SELECT queue, worker, count(*), count(*) FILTER (WHERE queue = :keyed AND ended_at IS NULL AND cut_off_at IS NULL)
+  FROM deliveries GROUP BY queue, worker
+""")
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,25 @@ class QueueCount:
     ready: int = 0
     in_flight: int = 0
     scheduled: int = 0
-    expired: int = 0  # in the hands of an app that is gone
+    expired: int = 0  # in the hands of a worker that is gone
+    blocked: int = 0  # behind another one of their key
     dead: int = 0
     handled: int = 0
 
     @property
     def waiting(self) -> int:
         """All that is still to be settled."""
-        return self.ready + self.in_flight + self.scheduled + self.expired
+        return self.ready + self.in_flight + self.scheduled + self.expired + self.blocked
+
+
+@dataclass(frozen=True)
+class WorkerCount:
+    """One worker, at one look."""
+
+    number: int
+    handled: int = 0
+    accounts: int = 0  # that it has in hand
+    killed: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,7 @@ class Look:
     accepted: int = 0
     cancelled: int = 0
     queues: tuple[QueueCount, ...] = tuple(map(QueueCount, QUEUES))
+    workers: tuple[WorkerCount, ...] = ()
 
     @property
     def handled(self) -> int:
@@ -56,11 +71,6 @@ class Look:
         """Messages that are still to be settled."""
         return sum(each.waiting for each in self.queues)
 
-    @property
-    def in_flight(self) -> int:
-        """Messages in the hands of the app."""
-        return sum(each.in_flight for each in self.queues)
-
 
 @dataclass
 class Watch:
@@ -69,6 +79,7 @@ class Watch:
     engine: AsyncEngine
     broker: OutboxBroker
     shop: Shop
+    killed: set[int] = field(default_factory=set)  # workers
     best_rate: float = 0.0  # deliveries per second of all queues together, when there were most
     looks: deque[Look] = field(default_factory=lambda: deque([Look(time.monotonic())], maxlen=_RATE_LOOKS))
 
@@ -87,19 +98,27 @@ class Watch:
         """Count everything now."""
         stats = {each.queue: each for each in await self.broker.stats()}
         async with self.engine.connect() as connection:
-            rows = await connection.execute(select(Delivery.queue, func.count()).group_by(Delivery.queue))
-            handled = {queue: count for queue, count in rows}  # noqa: C416 - dict(rows) has no types
+            rows = (await connection.execute(_DELIVERIES, {"keyed": ACCOUNTS})).all()
+        handled, handled_by, accounts = Counter[str](), Counter[int](), Counter[int]()
+        for queue, worker, count, in_hand in rows:
+            handled[queue] += count
+            handled_by[worker] += count
+            accounts[worker] += in_hand
+        workers = tuple(
+            WorkerCount(worker, count, accounts[worker], worker in self.killed)
+            for worker, count in sorted(handled_by.items())
+        )
         queues = tuple(
             QueueCount(
                 queue,
-                *(each.ready, each.in_flight, each.scheduled, each.expired, each.dead),
-                handled=handled.get(queue, 0),
+                *(each.ready, each.in_flight, each.scheduled, each.expired, each.blocked, each.dead),
+                handled=handled[queue],
             )
             if (each := stats.get(queue))
-            else QueueCount(queue, handled=handled.get(queue, 0))
+            else QueueCount(queue, handled=handled[queue])
             for queue in QUEUES
         )
-        self.looks.append(Look(time.monotonic(), len(self.shop.accepted), len(self.shop.cancelled), queues))
+        self.looks.append(Look(time.monotonic(), len(self.shop.accepted), len(self.shop.cancelled), queues, workers))
         self.best_rate = max(self.best_rate, sum(map(self.rate, QUEUES)))
         return self.look
 

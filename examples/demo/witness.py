@@ -1,24 +1,24 @@
-"""The witness: a middleware that writes down every message before its handler gets it."""
+"""The witness: a middleware that writes down every message before its handler gets it, and when it is done."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from faststream import BaseMiddleware
 from faststream.message import StreamMessage
-from sqlalchemy import insert
+from sqlalchemy import func, insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from examples.demo.messages import ACCOUNTS
 from examples.demo.tables import Delivery
 
 
-def make_diary(url: str) -> AsyncEngine:
+def make_diary(url: str, name: str) -> AsyncEngine:
     """Make an engine on which each statement is committed by itself, so that no failure or kill takes it back.
 
     A commit here need not survive a crash of the machine, so it does not wait for the disk.
     """
-    return create_async_engine(
-        url, isolation_level="AUTOCOMMIT", connect_args={"server_settings": {"synchronous_commit": "off"}}
-    )
+    settings = {"application_name": name, "synchronous_commit": "off"}
+    return create_async_engine(url, isolation_level="AUTOCOMMIT", connect_args={"server_settings": settings})
 
 
 class Witness(BaseMiddleware):
@@ -30,14 +30,28 @@ class Witness(BaseMiddleware):
         """Note a delivery, then let it happen."""
         row = msg.raw_message
         body: Any = await msg.decode()
-        async with self.context.get("diary").connect() as connection:
-            await connection.execute(
-                insert(Delivery).values(
-                    queue=row.queue,
-                    message_id=row.id,
-                    order_number=body["order_number"],
-                    attempt=row.attempts_count + 1,
-                    life=self.context.get("life"),
-                )
+        delivery = await self._write(
+            insert(Delivery)
+            .values(
+                queue=row.queue,
+                message_id=row.id,
+                order_number=body["order_number"],
+                attempt=row.attempts_count + 1,
+                worker=self.context.get("worker"),
             )
-        return await call_next(msg)
+            .returning(Delivery.id)
+        )
+        try:
+            return await call_next(msg)
+        finally:
+            if row.queue == ACCOUNTS:
+                await self._write(
+                    update(Delivery)
+                    .where(Delivery.id == delivery)
+                    .values(ended_at=func.clock_timestamp())
+                    .returning(Delivery.id)
+                )
+
+    async def _write(self, statement: Any) -> int:
+        async with self.context.get("diary").connect() as connection:
+            return int(await connection.scalar(statement))

@@ -70,5 +70,15 @@ def wanted_interval(recorder: MetricsRecorder) -> float | None:
 
 def _nothing_in(queue: str) -> QueueStats:
     return QueueStats(
-        queue, ready=0, scheduled=0, in_flight=0, expired=0, dead=0, oldest_ready_age=None, oldest_age=None
+        queue,
+        ready=0,
+        scheduled=0,
+        in_flight=0,
+        expired=0,
+        blocked=0,
+        dead=0,
+        blocked_keys=0,
+        parked_keys=0,
+        oldest_ready_age=None,
+        oldest_age=None,
     )

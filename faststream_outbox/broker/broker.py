@@ -28,8 +28,8 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.logging import make_outbox_logger_state
+from faststream_outbox.broker.operating import OutboxOperating
 from faststream_outbox.broker.pool import check_pool
-from faststream_outbox.broker.publishing import OutboxPublishing
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from faststream_outbox.testing.client import FakeOutboxClient
 
 
-class OutboxBroker(OutboxRegistrator, OutboxPublishing):
+class OutboxBroker(OutboxRegistrator, OutboxOperating):
     """The outbox as a FastStream broker.
 
     Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
@@ -225,7 +225,7 @@ class OutboxBroker(OutboxRegistrator, OutboxPublishing):
             return False
 
     async def stats(self) -> list[QueueStats]:
-        """Count the rows of every queue: ready, scheduled, in flight, dead. Reads the whole table."""
+        """Count the rows of every queue: ready, scheduled, in flight, blocked, dead. Reads the whole table."""
         async with self.client.store.connect() as lane:
             return await lane.stats()
 

@@ -22,6 +22,7 @@ from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import HeadLease, Ordering
 from faststream_outbox.subscriber.factory import create_subscriber
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -39,6 +40,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
+        # A message that failed for good must not stop those behind it unless somebody has decided so.
+        on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         # Outcomes are written whenever the settler is free, so these bound a statement, not a wait.
@@ -77,6 +80,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             lease_ttl_seconds: After how long others may take a row whose holder died. Leases of running rows renew
                 themselves, so it need not be longer than a handler runs.
             max_deliveries: After how many claims a row is dead without being handled again.
+            on_dead: What becomes of a message with a key that failed for good: "skip" moves it to the dead-letter
+                table, and its key goes on; "park" keeps it at the head of its key, which waits for an operator.
             retry_strategy: When a failed message is tried again; `ExponentialRetry` with ten attempts by default.
             ack_policy: What becomes of a message whose handler gave no verdict; retried on errors by default.
             terminal_batch_size: How many finished rows are settled by one statement at most.
@@ -114,6 +119,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             max_fetch_interval=max_fetch_interval,
             lease_ttl_seconds=lease_ttl_seconds,
             max_deliveries=max_deliveries,
+            on_dead=on_dead,
             retry_strategy=retry_strategy,
             ack_policy=ack_policy,
             terminal_batch_size=terminal_batch_size,

@@ -29,6 +29,7 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import HeadLease, Ordering
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
@@ -48,6 +49,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         max_fetch_interval: float = 10.0,
         lease_ttl_seconds: float = 60.0,
         max_deliveries: int | None = None,
+        on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = 500,
@@ -97,6 +99,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
             max_fetch_interval=max_fetch_interval,
             lease_ttl_seconds=lease_ttl_seconds,
             max_deliveries=max_deliveries,
+            on_dead=on_dead,
             retry_strategy=retry_strategy,
             ack_policy=ack_policy,
             terminal_batch_size=terminal_batch_size,

@@ -21,7 +21,7 @@ MESSAGING_SYSTEM: Final = "outbox"
 # event `backlog`. This is what the recorders here ask for: as often as Prometheus commonly asks them.
 BACKLOG_INTERVAL: Final = 15.0
 # The states in which rows are counted, by their tags in that event.
-BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "dead")
+BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "blocked", "dead")
 
 
 def check_interval(seconds: float | None) -> float | None:

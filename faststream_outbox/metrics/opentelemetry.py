@@ -73,9 +73,9 @@ class OpenTelemetryRecorder:
         # Asked for at every collection, because a gauge that is set is forgotten once it has been collected.
         self._backlogs: dict[str, Tags] = {}
 
-        def age(name: str) -> _Observe:
+        def gauge(name: str, nothing: float) -> _Observe:
             return lambda _: [
-                Observation(tags.get(name) or 0.0, _attributes(tags)) for tags in list(self._backlogs.values())
+                Observation(tags.get(name) or nothing, _attributes(tags)) for tags in list(self._backlogs.values())
             ]
 
         def rows(_: CallbackOptions) -> list[Observation]:
@@ -88,12 +88,18 @@ class OpenTelemetryRecorder:
         meter.create_observable_gauge("messaging.outbox.backlog", [rows], "row", "Rows by their state")
         meter.create_observable_gauge(
             "messaging.outbox.oldest_ready_age",
-            [age("oldest_ready_age")],
+            [gauge("oldest_ready_age", 0.0)],
             "s",
             "How long the oldest row that could be claimed has waited",
         )
         meter.create_observable_gauge(
-            "messaging.outbox.oldest_age", [age("oldest_age")], "s", "How long ago the oldest row was published"
+            "messaging.outbox.oldest_age", [gauge("oldest_age", 0.0)], "s", "How long ago the oldest row was published"
+        )
+        meter.create_observable_gauge(
+            "messaging.outbox.blocked_keys", [gauge("blocked_keys", 0)], "key", "Keys whose first row waits, or failed"
+        )
+        meter.create_observable_gauge(
+            "messaging.outbox.parked_keys", [gauge("parked_keys", 0)], "key", "Keys that wait for an operator"
         )
 
     def __call__(self, event: str, tags: Tags) -> None:

@@ -88,6 +88,8 @@ class PrometheusRecorder:
             "queue",
             **gauge,
         )
+        self._blocked_keys = make(Gauge, "blocked_keys", "Keys whose first row waits, or failed", "queue", **gauge)
+        self._parked_keys = make(Gauge, "parked_keys", "Keys that wait for an operator", "queue", **gauge)
         self._age = make(Gauge, "oldest_age_seconds", "How long ago the oldest row was published", "queue", **gauge)
 
     def __call__(self, event: str, tags: Tags) -> None:
@@ -157,5 +159,7 @@ class PrometheusRecorder:
         labels = self._labels(tags, "queue", "queue")
         for state in BACKLOG_STATES:
             self._rows.labels(**labels, state=state).set(tags.get(state, 0))
+        self._blocked_keys.labels(**labels).set(tags.get("blocked_keys", 0))
+        self._parked_keys.labels(**labels).set(tags.get("parked_keys", 0))
         self._ready_age.labels(**labels).set(tags.get("oldest_ready_age") or 0.0)
         self._age.labels(**labels).set(tags.get("oldest_age") or 0.0)

@@ -14,10 +14,12 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.inbox import InboxStore, InboxTransaction
 from faststream_outbox.storage.memory import MemoryStore
 from faststream_outbox.storage.outcomes import (
+    HANDLED,
     Ack,
     Dead,
     FailureReason,
     Outcome,
+    Park,
     Retry,
     Settled,
     SettleInterruptedError,
@@ -35,6 +37,7 @@ from faststream_outbox.storage.schema import (
 from faststream_outbox.storage.sharing import SharedTransaction
 
 __all__ = [
+    "HANDLED",
     "Ack",
     "AnySession",
     "Claim",
@@ -49,6 +52,7 @@ __all__ = [
     "NewRow",
     "OutboxRow",
     "Outcome",
+    "Park",
     "PostgresStore",
     "QueueStats",
     "Retry",

@@ -12,9 +12,11 @@ from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.sharing import SharedTransaction
@@ -40,25 +42,36 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row."""
+    """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row.
+
+    `ready` can be claimed: of a key only when its head, the first row, can. Rows behind a head that cannot are
+    `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready each row
+    counts by itself, although one that is not due yet will stop those after it. `blocked_keys` are the keys that
+    `fetch_keys` tells of: retrying, delayed, parked, expired; `parked_keys` those of them that wait for an operator.
+    """
 
     queue: str
     ready: int
     scheduled: int
     in_flight: int
     expired: int
+    blocked: int
     dead: int
+    blocked_keys: int
+    parked_keys: int
     oldest_ready_age: float | None
     oldest_age: float | None
 
     @property
     def total(self) -> int:
         """All rows of the queue that are still to be settled."""
-        return self.ready + self.scheduled + self.in_flight + self.expired
+        return self.ready + self.scheduled + self.in_flight + self.expired + self.blocked
 
 
 class StoreConnection(ABC):
     """One lane to the store, for one loop; its operations commit by themselves, each in one statement.
+
+    Whoever needs more of a row than a row says so by `row_type`: claimed rows may come as that, and need no copying.
 
     Example:
         async with store.connect() as lane:
@@ -69,6 +82,8 @@ class StoreConnection(ABC):
                 ...  # wait for `await lane.next_due(cursor)` seconds, or for a wake-up
 
     """
+
+    row_type: type[OutboxRow] = OutboxRow
 
     @abstractmethod
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
@@ -217,6 +232,27 @@ class Store(ABC):
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
     ) -> list[OutboxRow]:
         """Read rows in the order of their ids, without leasing them."""
+
+    @abstractmethod
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked, or those in one state, by queue and key."""
+
+    @abstractmethod
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key; returns its id.
+
+        None when there is no such key, when its head is being handled or somebody is just taking it, or when the action
+        is not for a head in its state. With `notify` the commit tells whoever listens.
+        """
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
 # Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
+
+# A sentence or two, and a link to the rest.
+MAX_REASON_CHARS: Final = 1000
 
 
 def check_name(what: str, value: object) -> str:
@@ -21,6 +25,18 @@ def check_name(what: str, value: object) -> str:
     if len(value) > MAX_NAME_CHARS:
         raise ValueError(f"{what} has {len(value)} characters and the column holds {MAX_NAME_CHARS}: {value[:40]!r}…")
     _check_text(what, value)
+    return value
+
+
+def check_reason(value: object) -> str:
+    """Return what an operator says, which is kept with a row."""
+    if not isinstance(value, str):
+        raise TypeError(f"reason is a str, not {type(value).__name__}: {value!r}.")
+    if not value.strip():
+        raise ValueError("reason is empty: say why, for whoever looks at the row next.")
+    if len(value) > MAX_REASON_CHARS:
+        raise ValueError(f"reason has {len(value)} characters, and {MAX_REASON_CHARS} are kept: say it in fewer.")
+    _check_text("reason", value)
     return value
 
 
@@ -59,6 +75,8 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     for name in headers:
         if not isinstance(name, str):
             raise TypeError(f"A header's name is a str, not {type(name).__name__}: {name!r}.")
+    if PARKED in headers:
+        raise ValueError(f"headers[{PARKED!r}] is where the outbox keeps why a key is parked: choose another name.")
     try:
         for text in _texts(headers):
             _check_text("A header", text)

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.drivers import Records, check_dialect, run_on, sqlstate
 from faststream_outbox.storage.guard import USED_ONCE, GuardedTransaction
+from faststream_outbox.storage.inbox_statements import InboxStatements
 from faststream_outbox.storage.schema import check_table, make_inbox_table
-from faststream_outbox.storage.statements import InboxStatements, Statement
+from faststream_outbox.storage.statements import Statement
 
 _SERIALIZATION_FAILURE: Final = "40001"
 

@@ -1,6 +1,7 @@
 """The store in memory, for the tests of users: the same contract, without a database and without transactions."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -27,12 +28,16 @@ from faststream_outbox.storage.base import (
 from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.ordering.actions import KeyAction
+from faststream_outbox.storage.ordering.memory_keys import MemoryKeys
 from faststream_outbox.storage.ordering.shards_memory import MemoryShards
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.outcomes import (
     Dead,
     FailureReason,
     clean_exception_text,
 )
+from faststream_outbox.storage.parking import Cause, with_cause, without_cause
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
 
 _NO_LEASE: Final = float("-inf")
@@ -67,6 +72,7 @@ class MemoryStore(Store):
         self._keep_dead = keep_dead
         self._ids = count(1)
         self._listeners: list[Callable[[str], None]] = []
+        self._keys = MemoryKeys(self)
 
     @property
     def keeps_dead(self) -> bool:
@@ -164,6 +170,33 @@ class MemoryStore(Store):
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked."""
+        del session
+        check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
+        return self._keys.read(queue=queue, states=wanted_states(state), limit=limit)
+
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key."""
+        _check_session(session)
+        check_name("queue", queue)
+        check_name("key", key)
+        head = self._keys.act(queue, key, action)
+        if head is not None and notify:
+            self._tell([queue])
+        return head
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Open a lane; there may be any number."""
@@ -206,14 +239,26 @@ class MemoryStore(Store):
         del self.rows[row.id]
         if not self._keep_dead:
             return
-        if outcome.attempts_count is not None:
-            row.attempts_count = outcome.attempts_count
-        if outcome.first_attempt_at is not None:
-            row.first_attempt_epoch = outcome.first_attempt_at.timestamp()
-        if outcome.last_attempt_at is not None:
-            row.last_attempt_epoch = outcome.last_attempt_at.timestamp()
+        _write_failure(row, outcome)
+        row.headers_json = without_cause(row.headers_json)
         text = clean_exception_text(outcome.last_exception)
         self.dead.append(DeadRow(row.id, row, to_datetime(self.clock()), outcome.reason, text))
+
+    def park(self, row: OutboxRow, outcome: Dead) -> None:
+        """Keep a row at the head of its key, due never, with what it would have died of."""
+        _write_failure(row, outcome)
+        row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+        row.next_attempt_epoch = math.inf
+        cause = Cause(outcome.reason, clean_exception_text(outcome.last_exception), self.clock())
+        row.headers_json = with_cause(row.headers_json, cause)
+
+    def is_parked(self, row: OutboxRow) -> bool:
+        """Tell whether a row waits in a key that is parked."""
+        place = (row.queue, row.entity_key)
+        return row.entity_key is not None and any(
+            (each.queue, each.entity_key) == place and each.next_attempt_epoch == math.inf
+            for each in self.rows.values()
+        )
 
     def _timer(self, queue: str, timer_id: str) -> OutboxRow | None:
         return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
@@ -268,6 +313,15 @@ def _check_session(session: object) -> None:
     """Refuse what Postgres would refuse; no session at all, or a mock of one, is what this store is for."""
     if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
         check_session(session)
+
+
+def _write_failure(row: OutboxRow, outcome: Dead) -> None:
+    if outcome.attempts_count is not None:
+        row.attempts_count = outcome.attempts_count
+    if outcome.first_attempt_at is not None:
+        row.first_attempt_epoch = outcome.first_attempt_at.timestamp()
+    if outcome.last_attempt_at is not None:
+        row.last_attempt_epoch = outcome.last_attempt_at.timestamp()
 
 
 def _due(row: NewRow, now: float) -> float:

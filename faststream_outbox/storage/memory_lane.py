@@ -1,6 +1,7 @@
 """One lane to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,10 +20,12 @@ from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.memory import MemoryRuns
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
+from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
     Outcome,
+    Park,
     Retry,
     Settled,
     Settlement,
@@ -156,6 +159,8 @@ class MemoryConnection(StoreConnection):
                     self._store.add_unless_waiting(output)
             case Dead():
                 self._store.bury(row, outcome)
+            case Park(dead):
+                self._store.park(row, dead)
             case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
                 row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
                 row.next_attempt_epoch = now + outcome.bounded_delay
@@ -188,13 +193,23 @@ class MemoryConnection(StoreConnection):
     def _queue_stats(self, queue: str) -> QueueStats:
         now = self._store.clock()
         rows = [row for row in self._store.rows.values() if row.queue == queue]
-        ready = [r.next_attempt_epoch for r in rows if r.acquired_token is None and r.next_attempt_epoch <= now]
+        heads: dict[str, OutboxRow] = {}
+        for row in sorted(rows, key=attrgetter("id")):
+            if row.entity_key is not None:
+                heads.setdefault(row.entity_key, row)
+        head_states = [state_of(head, now) for head in heads.values()]
+        counts_as = [_counts_as(row, None if row.entity_key is None else heads[row.entity_key], now) for row in rows]
+        counts = Counter(counts_as)
+        ready = [row.next_attempt_epoch for row, counted in zip(rows, counts_as, strict=True) if counted == "ready"]
         return QueueStats(
             queue=queue,
-            ready=len(ready),
-            scheduled=sum(row.acquired_token is None and row.next_attempt_epoch > now for row in rows),
-            in_flight=sum(row.acquired_token is not None and row.lease_expires_epoch > now for row in rows),
-            expired=sum(row.acquired_token is not None and row.lease_expires_epoch <= now for row in rows),
+            ready=counts["ready"],
+            scheduled=counts["scheduled"],
+            in_flight=counts["in_flight"],
+            expired=counts["expired"],
+            blocked=counts["blocked"],
+            blocked_keys=sum(state in BLOCKED for state in head_states),
+            parked_keys=head_states.count("parked"),
             dead=sum(dead.row.queue == queue for dead in self._store.dead),
             oldest_ready_age=now - min(ready) if ready else None,
             oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
@@ -202,3 +217,15 @@ class MemoryConnection(StoreConnection):
 
     async def ping(self) -> None:
         """Return: memory answers."""
+
+
+def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
+    """Tell among which rows of its queue a row is counted; a row with a key depends on its head."""
+    state = state_of(row, now)
+    if state in ("in_flight", "expired"):
+        return state
+    if head is row and state == "parked":
+        return "blocked"
+    if head is not None and head is not row and state_of(head, now) != "ready":
+        return "blocked"
+    return "ready" if state == "ready" else "scheduled"

@@ -1,4 +1,4 @@
-"""What became of a claimed row, as values: `Ack`, `Retry`, `Dead`, and the answer to having written them."""
+"""What became of a claimed row, as values: `Ack`, `Retry`, `Dead`, `Park`, and the answer to having written them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +26,10 @@ class Ack:
     def __post_init__(self) -> None:
         if not isinstance(self.outputs, tuple) or not all(isinstance(row, NewRow) for row in self.outputs):
             raise TypeError(f"outputs is a tuple of NewRow(queue, payload, …), not {self.outputs!r}.")
+
+
+# What becomes of most rows.
+HANDLED: Final = Ack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,27 @@ class Dead:
         _check_times(self)
 
 
-Outcome = Ack | Retry | Dead
-_OUTCOMES: Final = (Ack, Retry, Dead)
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Failed for good, and kept where it is: its key goes no further until an operator acts.
+
+    For rows with a key only. `dead` is what it would have been otherwise, of which the row keeps all.
+    """
+
+    dead: Dead
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dead, Dead):
+            raise TypeError(f"A row is parked for what it would have died of: Park(Dead(…)), not {self.dead!r}.")
+
+
+Outcome = Ack | Retry | Dead | Park
+_OUTCOMES: Final = (Ack, Retry, Dead, Park)
+
+
+def blocks_its_key(outcome: Outcome) -> bool:
+    """Tell whether nothing behind a row of a key can be settled before that row."""
+    return isinstance(outcome, Retry | Park)
 
 
 @dataclass(slots=True)  # not frozen: there is one for every row, and frozen ones take twice as long to make
@@ -93,7 +116,7 @@ class Settlement:
 
     def __post_init__(self) -> None:
         if not isinstance(self.outcome, _OUTCOMES):
-            raise TypeError(f"An outcome is Ack(), Retry(…) or Dead(…), not {self.outcome!r}.")
+            raise TypeError(f"An outcome is Ack(), Retry(…), Dead(…) or Park(…), not {self.outcome!r}.")
         if self.group is not None and not isinstance(self.outcome, Ack):
             raise TypeError(f"Only acknowledgements are written in a group, not {self.outcome!r}.")
 

@@ -31,15 +31,18 @@ from faststream_outbox.storage.drivers import (
 )
 from faststream_outbox.storage.guard import USED_ONCE
 from faststream_outbox.storage.notifications import Notifications
+from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
+from faststream_outbox.storage.ordering.key_statements import KeyStatements
 from faststream_outbox.storage.ordering.postgres import columns_of_runs
 from faststream_outbox.storage.ordering.runs import run_of_acks
 from faststream_outbox.storage.ordering.shards_postgres import ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.sharing import SharedTransaction
-from faststream_outbox.storage.statements import SET_LOCAL, Statement, Statements
+from faststream_outbox.storage.statements import NOTIFY, SET_LOCAL, Statement, Statements
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -71,6 +74,7 @@ class PostgresStore(Store):
         self.shards_table = shards_table
         self._statements = Statements(outbox_table, dlq_table)
         self._runs = RunStatements(outbox_table, dlq_table, self._statements)
+        self._keys = KeyStatements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
@@ -216,6 +220,41 @@ class PostgresStore(Store):
             check_name("queue", queue)
         records = await _run(session, self._execute, self._statements.read, queue, limit)
         return [OutboxRow(*record) for record in records]
+
+    async def read_keys(
+        self,
+        session: SessionOrConnection | None,
+        *,
+        queue: str | None = None,
+        state: KeyStateName | None = None,
+        limit: int = 1000,
+    ) -> list[KeyState]:
+        """Describe keys that are blocked, in the caller's transaction."""
+        check_count("limit", limit)
+        if queue is not None:
+            check_name("queue", queue)
+        asked = (queue, list(wanted_states(state)), limit)
+        records = await _run(session, self._execute, self._keys.read, *asked)
+        return [KeyState.of(OutboxRow(*head), waiting=waiting, now=now) for now, waiting, *head in records]
+
+    async def act_on_key(
+        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+    ) -> int | None:
+        """Do something with the head of a key, in the caller's transaction."""
+        check_name("queue", queue)
+        check_name("key", key)
+        match action:
+            case RetryKey():
+                records = await _run(session, self._execute, self._keys.retry, queue, key)
+            case ReleaseKey():
+                records = await _run(session, self._execute, self._keys.release, queue, key)
+            case ParkKey(reason):
+                records = await _run(session, self._execute, self._keys.park, queue, key, reason)
+            case SkipKey(reason):
+                records = await _run(session, self._execute, self._keys.skip, queue, key, reason)
+        if records and notify:
+            await _run(session, self._execute, NOTIFY, self._notifications.channel, [queue])
+        return int(records[0][0]) if records else None
 
     def _execute(self, session: Session | Connection, statement: Statement, *args: Any) -> Records:
         if isinstance(session, Session):

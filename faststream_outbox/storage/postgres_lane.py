@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -31,6 +31,7 @@ from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
+    Park,
     Retry,
     Settled,
     SettleInterruptedError,
@@ -48,7 +49,9 @@ _STATEMENT_ERRORS: Final = ("42",)
 
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
-_BY_POSITION: Final = attrgetter("next_attempt_epoch", "id")
+_BY_LEASE: Final = attrgetter("lease")
+_BY_ID: Final = attrgetter("id")
+_BY_TIME: Final = attrgetter("next_attempt_epoch")
 _Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
 
 
@@ -82,7 +85,9 @@ class PostgresConnection(StoreConnection):
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
-        rows.sort(key=_BY_POSITION)
+        # One after the other is the same as by both, and makes no tuples.
+        rows.sort(key=_BY_ID)
+        rows.sort(key=_BY_TIME)
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
         return Claim(rows, began + lease_seconds, more)
 
@@ -98,7 +103,8 @@ class PostgresConnection(StoreConnection):
     async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
         token = uuid4()
-        rows = [OutboxRow(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
+        make = self.row_type
+        rows = [make(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
         for row in rows:
             row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
@@ -110,7 +116,7 @@ class PostgresConnection(StoreConnection):
         if not held:
             return frozenset()
         seconds = check_number("lease_seconds", lease_seconds)
-        return leases_of(await self._executor.fetch(self._statements.renew, *_columns(held), seconds))
+        return leases_of(await self._executor.fetch(self._statements.renew, *_columns_of_leases(held), seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
         """Give back rows that were not started."""
@@ -124,28 +130,32 @@ class PostgresConnection(StoreConnection):
         statements = self._statements
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        first_verdicts = {s.lease: s for s in reversed(list(settlements))}
         runs = list[RunSettlement]()
-        for lease, settlement in sorted(first_verdicts.items(), key=itemgetter(0)):
+        for settlement in _first_verdicts(settlements):
+            lease = settlement.lease
             if isinstance(settlement, RunSettlement):
                 runs.append(settlement)
                 continue
             match outcome := settlement.outcome:
-                case Ack(outputs) if outputs or settlement.group is not None:
+                case Ack() if not outcome.outputs and settlement.group is None:
+                    acked.append(lease)
+                case Ack(outputs):
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
                     group.leases.append(lease)
                     group.outputs.extend(outputs)
-                case Ack():
-                    acked.append(lease)
                 case Retry(attempts_count=attempts):
                     retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
                 case Dead(reason, text, attempts) if statements.bury is not None:
                     dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
                 case Dead():
                     acked.append(lease)
+                case Park():
+                    runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
         tally = _Tally()
         try:
-            await self._write_or_split(statements.delete_batch, acked, tally, _columns, list, read=_leases_by_number)
+            await self._write_or_split(
+                statements.delete_batch, acked, tally, _columns_of_leases, list, read=_leases_by_number
+            )
             await self._settle_groups(list(chained.values()), tally)
             await self._settle_or_split(statements.retry, retried, tally)
             await self._settle_or_split(statements.bury or statements.delete, dead, tally)
@@ -233,6 +243,15 @@ class PostgresConnection(StoreConnection):
         await self._executor.fetch(PING)
 
 
+def _first_verdicts(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
+    """Put settlements in the order of their leases; the first one of a lease stands."""
+    last: Lease | None = None
+    for settlement in sorted(settlements, key=_BY_LEASE):
+        if settlement.lease != last:
+            yield settlement
+        last = settlement.lease
+
+
 @dataclass(slots=True)
 class _Tally:
     held: set[Lease] = field(default_factory=set)
@@ -258,13 +277,17 @@ def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
     return map(list, zip(*entries, strict=True))
 
 
+def _columns_of_leases(leases: Sequence[Lease]) -> Iterable[list[Any]]:
+    return [lease.row_id for lease in leases], [lease.token for lease in leases]
+
+
 def deletion(
     statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
 ) -> tuple[Statement, Iterable[list[Any]]]:
     """Choose the statement that deletes these rows, and inserts those, with what it takes."""
     if outputs:
         return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
-    return statements.delete, _columns(sorted(leases))
+    return statements.delete, _columns_of_leases(sorted(leases))
 
 
 def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
+from faststream_outbox.storage.parking import strip_cause
 
 # When a row is due, as epoch seconds, and its id.
 Position = tuple[float, int]
@@ -113,10 +114,10 @@ class OutboxRow:
 
     @property
     def headers(self) -> dict[str, Any] | None:
-        """The headers; `ValueError` when what is stored is no JSON object."""
+        """The headers, as they were published; `ValueError` when what is stored is no JSON object."""
         if self.headers_json is None:
             return None
-        headers = json.loads(self.headers_json)
+        headers = strip_cause(json.loads(self.headers_json))
         if headers is None:
             return None
         if not isinstance(headers, dict):

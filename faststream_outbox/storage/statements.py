@@ -14,6 +14,8 @@ from typing import Final
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.ordering.states import BLOCKED, STATE
+from faststream_outbox.storage.parking import sql_without_cause
 from faststream_outbox.storage.schema import quoted_name
 
 # The settings of the store's own connections. A plan is made once and kept; made while the table was small it would be
@@ -335,8 +337,9 @@ made AS (
          o.attempts_count, o.deliveries_count, o.created_at, o.first_attempt_at, o.last_attempt_at),
 kept AS (
   INSERT INTO {self._dlq} ({DEAD_ROW})
-  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
-         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+  SELECT g.id, g.queue, g.entity_key, g.payload, {sql_without_cause("g.headers")}, g.timer_id,
+         coalesce(l.attempts, g.attempts_count), g.deliveries_count, g.created_at,
+         coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
     FROM gone g
     JOIN unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
@@ -359,40 +362,34 @@ SELECT g.id, g.acquired_token FROM gone g""")
             if self._dlq
             else "SELECT ''::text, 0 WHERE false"
         )
-        return Statement(f"""WITH live AS (
-  SELECT o.queue,
-         count(*) FILTER (WHERE o.acquired_token IS NULL AND o.next_attempt_at <= now()) AS ready,
-         count(*) FILTER (WHERE o.acquired_token IS NULL AND o.next_attempt_at > now()) AS scheduled,
-         count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at > now()) AS in_flight,
-         count(*) FILTER (WHERE o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()) AS expired,
-         min({epoch("o.next_attempt_at")}) FILTER (WHERE o.acquired_token IS NULL
-                                                    AND o.next_attempt_at <= now()) AS due,
-         min({epoch("o.created_at")}) AS created
-    FROM {self._outbox} o GROUP BY o.queue),
+        blocked = ", ".join(f"'{state}'" for state in BLOCKED)
+        # Rows with a key come in the order of its index, which has the head of each key first.
+        return Statement(f"""WITH seen AS (
+  SELECT o.queue, o.created_at, o.next_attempt_at, {STATE} AS state, NULL AS head_state, false AS is_head
+    FROM {self._outbox} o WHERE o.entity_key IS NULL
+  UNION ALL
+  SELECT o.queue, o.created_at, o.next_attempt_at, {STATE}, first_value({STATE}) OVER its_key,
+         row_number() OVER its_key = 1
+    FROM {self._outbox} o WHERE o.entity_key IS NOT NULL
+  WINDOW its_key AS (PARTITION BY o.queue, o.entity_key ORDER BY o.id)),
+told AS (
+  SELECT s.*, CASE WHEN s.state IN ('in_flight', 'expired') THEN s.state
+         WHEN s.head_state <> 'ready' AND NOT s.is_head OR s.is_head AND s.state = 'parked' THEN 'blocked'
+         WHEN s.state = 'ready' THEN 'ready' ELSE 'scheduled' END AS counts_as FROM seen s),
+live AS (
+  SELECT t.queue,
+         count(*) FILTER (WHERE t.counts_as = 'ready') AS ready,
+         count(*) FILTER (WHERE t.counts_as = 'scheduled') AS scheduled,
+         count(*) FILTER (WHERE t.counts_as = 'in_flight') AS in_flight,
+         count(*) FILTER (WHERE t.counts_as = 'expired') AS expired,
+         count(*) FILTER (WHERE t.counts_as = 'blocked') AS blocked,
+         count(*) FILTER (WHERE t.is_head AND t.state IN ({blocked})) AS blocked_keys,
+         count(*) FILTER (WHERE t.is_head AND t.state = 'parked') AS parked_keys,
+         min({epoch("t.next_attempt_at")}) FILTER (WHERE t.counts_as = 'ready') AS due,
+         min({epoch("t.created_at")}) AS created
+    FROM told t GROUP BY t.queue),
 dead(queue, dead) AS ({dead})
 SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.in_flight, 0),
-       coalesce(l.expired, 0), coalesce(d.dead, 0), {epoch("now()")} - l.due, {epoch("now()")} - l.created
+       coalesce(l.expired, 0), coalesce(l.blocked, 0), coalesce(d.dead, 0), coalesce(l.blocked_keys, 0),
+       coalesce(l.parked_keys, 0), {epoch("now()")} - l.due, {epoch("now()")} - l.created
   FROM live l FULL JOIN dead d USING (queue) ORDER BY 1""")
-
-
-class InboxStatements:
-    """The statements for the table of an inbox."""
-
-    def __init__(self, table: Table) -> None:
-        inbox = quoted_name(table.name, table.schema)
-        # Where another transaction is recording the same, this waits for it: then either it was seen, or it is ours.
-        self.record = Statement(
-            f"INSERT INTO {inbox} (consumer, message_id) VALUES ($1, $2) "
-            "ON CONFLICT (consumer, message_id) DO NOTHING RETURNING 1"
-        )
-        # True of one transaction only, and an error in one that has failed, which a COMMIT would quietly roll back.
-        self.holds = Statement(
-            f"SELECT 1 FROM {inbox} WHERE consumer = $1 AND message_id = $2 AND xmin = pg_current_xact_id()::xid"
-        )
-        self.clean = Statement(
-            f"WITH old AS (SELECT ctid FROM {inbox} WHERE consumer = $1 "
-            "AND seen_at < now() - make_interval(secs => $2::float8) ORDER BY seen_at LIMIT $3::bigint "
-            "FOR UPDATE SKIP LOCKED), "
-            f"gone AS (DELETE FROM {inbox} WHERE ctid = ANY(ARRAY(SELECT ctid FROM old)) RETURNING 1) "
-            "SELECT count(*) FROM gone"
-        )

@@ -25,16 +25,48 @@ from faststream_outbox.subscriber.verdicts import Judge
 _GROUPS: Final = count(1)
 
 
+class _Sharing:
+    """The transaction that a handler shares with its rows, begun when it asks for a session.
+
+    It knows leases, not deliveries, which know it: in a circle, they would stay until the garbage collector comes.
+    """
+
+    def __init__(self, store: Store, leases: Sequence[Lease], *, allowed: bool) -> None:
+        self._store = store
+        self._leases = leases
+        self._allowed = allowed
+        self.transaction: SharedTransaction | None = None
+        self.over = False
+
+    def open_session(self) -> AsyncSession:
+        """Return the session of the transaction, which is begun if it was not."""
+        if not self._allowed:
+            # Nor would its connection have been reckoned with, or what the handler raises been noticed.
+            raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
+        if self.over:
+            raise RuntimeError(
+                "There is a session for a message while its handler runs, and this handler has ended: nobody would "
+                "commit what is written now. Open a session of your own."
+            )
+        if self.transaction is None:
+            self.transaction = self._store.share_transaction(self._leases)
+        return self.transaction.session
+
+    async def abandon(self) -> None:
+        """Undo what was written."""
+        self.over = True
+        if self.transaction is not None:
+            await self.transaction.rollback()
+
+
 class Call:
     """Turns what a handler did with its messages into what becomes of their rows."""
 
     def __init__(self, store: Store, rows: Sequence[OutboxRow], *, shares_transaction: bool) -> None:
-        self._store = store
-        self._may_share = shares_transaction
-        self._transaction: SharedTransaction | None = None
-        self._over = False
         self.deliveries = tuple(map(OutboxDelivery.of, rows))
-        company, open_session = len(rows), self._open_session
+        self._leases = [row.lease for row in rows]
+        self._sharing = _Sharing(store, self._leases, allowed=shares_transaction)
+        company, open_session = len(rows), self._sharing.open_session
         for delivery in self.deliveries:
             delivery.company = company
             delivery.open_session = open_session
@@ -42,7 +74,7 @@ class Call:
     @property
     def shares_a_transaction(self) -> bool:
         """Whether the handler has asked for a session."""
-        return self._transaction is not None
+        return self._sharing.transaction is not None
 
     @property
     def _ordered(self) -> bool:
@@ -53,30 +85,15 @@ class Call:
         """On how many messages a verdict was given."""
         return sum(delivery.verdict is not None for delivery in self.deliveries)
 
-    def _open_session(self) -> AsyncSession:
-        if not self._may_share:
-            # Nor would its connection have been reckoned with, or what the handler raises been noticed.
-            raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
-        if self._over:
-            raise RuntimeError(
-                "There is a session for a message while its handler runs, and this handler has ended: nobody would "
-                "commit what is written now. Open a session of your own."
-            )
-        if self._transaction is None:
-            self._transaction = self._store.share_transaction([delivery.lease for delivery in self.deliveries])
-        return self._transaction.session
-
     async def abandon(self) -> None:
         """Undo what was written through the session."""
-        self._over = True
-        if self._transaction is not None:
-            await self._transaction.rollback()
+        await self._sharing.abandon()
 
     async def conclude(self, judge: Judge, error: BaseException | None) -> Handled:
         """Judge every message after the handler returned, or raised `error`; then commit or roll back."""
-        self._over = True
-        settlements = self._judge(judge, error)
-        if self._transaction is None:
+        self._sharing.over = True
+        settlements, transaction = self._judge(judge, error), self._sharing.transaction
+        if transaction is None:
             return Handled(settlements)
         if error is not None:
             settlements = self._judge_acks(judge, error, settlements)
@@ -88,7 +105,7 @@ class Call:
         if self._head is not None and len(acked) < len(settlements):
             await self.abandon()
             return Handled(self._in_parts())
-        return await self._commit(self._transaction, judge, settlements, acked)
+        return await self._commit(transaction, judge, settlements, acked)
 
     async def _commit(
         self, transaction: SharedTransaction, judge: Judge, settlements: list[Settlement], acked: list[Settlement]
@@ -120,7 +137,8 @@ class Call:
         return [Settlement(head.lease, Retry(0.0, head.attempts_count, company=len(self.deliveries)))]
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
-        settlements = [Settlement(each.lease, judge.outcome(each, error)) for each in self.deliveries]
+        outcomes = [judge.outcome(each, error) for each in self.deliveries]
+        settlements = list(map(Settlement, self._leases, outcomes))
         return self._group(_in_step(settlements)) if len(settlements) > 1 and not self._ordered else settlements
 
     def _judge_acks(self, judge: Judge, error: BaseException, settlements: Sequence[Settlement]) -> list[Settlement]:

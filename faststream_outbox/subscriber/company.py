@@ -1,6 +1,7 @@
 """How many rows one call may take: all it can, and fewer of those that have failed together."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from faststream_outbox.storage import OutboxRow
@@ -23,6 +24,8 @@ class Company:
 
     def limit(self, row: OutboxRow) -> int:
         """Tell with how many rows, itself included, a row may be handled."""
+        if row.deliveries_count == 1 and not row.attempts_count and not row.suspect and row.id not in self._failed:
+            return self._most  # most rows are like that: nobody has had them before
         if self._most == 1 or row.suspect or self._delivered_too_often(row):
             return 1
         failed = self._failed.get(row.id)
@@ -55,6 +58,8 @@ class Company:
         if len(self._failed) > _REMEMBERED:
             self._failed.popitem(last=False)
 
-    def forget(self, row_id: int) -> None:
-        """Forget a row that is settled, or failed by a verdict of its own."""
-        self._failed.pop(row_id, None)
+    def forget(self, row_ids: Iterable[int]) -> None:
+        """Forget rows that are settled, or failed by a verdict of their own."""
+        if self._failed:
+            for row_id in row_ids:
+                self._failed.pop(row_id, None)

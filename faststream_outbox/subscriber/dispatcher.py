@@ -7,7 +7,9 @@ from typing import Final
 
 from faststream_outbox.storage import Dead, OutboxRow, Retry, Settlement
 from faststream_outbox.storage.ordering import RunSettlement
+from faststream_outbox.storage.outcomes import blocks_its_key
 from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.giving_up import OnDead, give_up
 from faststream_outbox.subscriber.handling import Handle, Handled
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.ledger import Held, Ledger
@@ -34,6 +36,7 @@ class Worker(Loop):
         *,
         journal: Journal,
         pace: Pace,
+        on_dead: OnDead = "skip",
         interruptible: bool = True,
     ) -> None:
         super().__init__(journal.monitor)
@@ -43,6 +46,7 @@ class Worker(Loop):
         self._settler = settler
         self._journal = journal
         self._pace = pace
+        self._on_dead = on_dead
         self._interruptible = interruptible
 
     async def step(self) -> None:
@@ -63,7 +67,8 @@ class Worker(Loop):
             self._journal.lost(held, "dispatch")
             return False
         if self._gatherer.is_given_up(held):
-            self._settler.put(settlement_of(held, [Settlement(held.lease, Dead("max_deliveries"))]))
+            end = give_up(held.row, Dead("max_deliveries"), self._on_dead)
+            self._settler.put(settlement_of(held, [Settlement(held.lease, end)]))
             return False
         return True
 
@@ -88,7 +93,7 @@ class Worker(Loop):
                 raise error  # it still runs: so does the lease, which covers those before it too
             self._gatherer.learn(handled.settlements)
             done.extend(handled.settlements)
-            if error is not None or any(isinstance(each.outcome, Retry) for each in handled.settlements):
+            if error is not None or any(blocks_its_key(each.outcome) for each in handled.settlements):
                 break
         if done:
             self._settler.put(settlement_of(head, done))
@@ -133,7 +138,7 @@ def settlement_of(head: Held, settlements: Sequence[Settlement]) -> Settlement |
     outcomes = []
     for settlement in settlements:
         outcomes.append((settlement.lease.row_id, settlement.outcome))
-        if isinstance(settlement.outcome, Retry):
+        if blocks_its_key(settlement.outcome):
             break  # it blocks its key, whatever was said of those behind it
     if len(outcomes) == 1:
         return settlements[0]  # the head alone, which its own lease covers

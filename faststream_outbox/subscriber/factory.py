@@ -13,6 +13,7 @@ from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryDelayProto, Ret
 from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, Ordering, check_ordering
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
+from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
 from faststream_outbox.subscriber.pipeline import PipelineOptions
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -34,6 +35,7 @@ def create_subscriber(
     max_fetch_interval: float,
     lease_ttl_seconds: float,
     max_deliveries: int | None,
+    on_dead: OnDead,
     retry_strategy: RetryStrategyProto | RetryDelayProto | None,
     ack_policy: AckPolicy,
     terminal_batch_size: int,
@@ -56,6 +58,7 @@ def create_subscriber(
     """Make a subscriber."""
     names = _check_queues(queues)
     records, max_wait = _check_batch(batch=batch, max_records=max_records, max_wait_ms=max_wait_ms)
+    check_on_dead(on_dead)
     if fetch_batch_size is None:
         fetch_batch_size = max(_FETCHED, records)
     options = PipelineOptions(
@@ -68,6 +71,7 @@ def create_subscriber(
         max_interval=_check_positive("max_fetch_interval", max_fetch_interval),
         lease_seconds=_check_positive("lease_ttl_seconds", lease_ttl_seconds),
         max_deliveries=None if max_deliveries is None else check_count("max_deliveries", max_deliveries),
+        on_dead=on_dead,
         terminal_batch_size=check_count("terminal_batch_size", terminal_batch_size),
         terminal_flush_interval=check_number("terminal_flush_interval_ms", terminal_flush_interval_ms) / 1000,
         retry_batch_size=check_count("retry_batch_size", retry_batch_size),

@@ -38,12 +38,11 @@ class Gatherer:
         """
         if self.max_records == 1:
             return
+        self._company.forget(settlement.lease.row_id for settlement in settlements)
         alone = len(settlements) == 1
         for settlement in settlements:
             if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.company > 1):
                 self._company.failed(settlement.lease.row_id, outcome.company)
-            else:
-                self._company.forget(settlement.lease.row_id)
 
     async def gather(self) -> list[Held]:
         """Wait for rows, and take them."""
@@ -77,12 +76,13 @@ class Gatherer:
 
     def _fitting(self) -> int:
         """Count the rows that may go together: those that follow each other, as many as each of them allows."""
-        most = self.max_records
+        most, limit = self.max_records, self._company.limit
         for count, held in enumerate(self._ledger.waiting_rows()):
-            if held.ordered:
+            row = held.row
+            if row.entity_key is not None:
                 return count or 1  # a run is a call by itself
-            if (limit := self._company.limit(held.row)) < most:
-                most = limit
+            if (its := limit(row)) < most:
+                most = its
             if count >= most:
                 return count
         return self._ledger.waiting

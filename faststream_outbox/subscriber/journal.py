@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Retry
+from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.ledger import Held
 
@@ -56,6 +56,9 @@ class Journal:
             case Dead(reason=reason, error=error):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
                 self._buried(held, outcome)
+            case Park(Dead(reason=reason, error=error)):
+                self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
+                self._parked(held, reason, error)
 
     def _published(self, outputs: Sequence[NewRow]) -> None:
         for queue, count in Counter(row.queue for row in outputs).items():
@@ -77,6 +80,14 @@ class Journal:
             reason=reason,
             kept=self._keeps_dead,
         )
+
+    def _parked(self, held: Held, reason: str, error: BaseException | None) -> None:
+        key = held.row.entity_key
+        message = (
+            f"Row {held.row.id} failed for good ({reason}{_because(error)}), and its key {key!r} of queue "
+            f"{held.row.queue!r} is parked until somebody acts: retry_key, release_key or skip_key."
+        )
+        self._log("key_parked", message, logging.WARNING, held, key=key, reason=reason)
 
     def lost(self, held: Held, phase: Phase) -> None:
         """Tell that a row had become somebody else's."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final, TypeVar
 
-from faststream_outbox.storage import Store, StoreConnection
+from faststream_outbox.storage import OutboxRow, Store, StoreConnection
 from faststream_outbox.subscriber.patience import within
 
 T = TypeVar("T")
@@ -17,8 +17,9 @@ _CLOSING_LIMIT: Final = 2.0
 class Link:
     """Runs operations on a lane of its own, one at a time; whoever shares it waits for its turn."""
 
-    def __init__(self, store: Store, *, limit: float = 30.0) -> None:
+    def __init__(self, store: Store, *, limit: float = 30.0, row_type: type[OutboxRow] = OutboxRow) -> None:
         self._store = store
+        self._row_type = row_type
         self._limit = limit
         self._turn = asyncio.Lock()
         self._lane: StoreConnection | None = None
@@ -30,6 +31,7 @@ class Link:
             try:
                 if self._lane is None:
                     self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
+                    self._lane.row_type = self._row_type
                 # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
                 return await within(self._limit, _run(operation, self._lane))
             except BaseException as error:

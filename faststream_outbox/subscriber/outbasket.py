@@ -42,11 +42,10 @@ class Outbasket:
 
     def take(self) -> list[AnySettlement]:
         """Take out a batch, the oldest first; a group is not torn apart, so it may be more."""
-        batch: list[AnySettlement] = []
-        while self._waiting and (len(batch) < self._batch_size or self._continues(batch[-1])):
+        count = min(self._batch_size, len(self._waiting))
+        batch = [self._waiting.popleft() for _ in range(count)]
+        while self._waiting and batch[-1].group is not None and self._waiting[0].group == batch[-1].group:
             batch.append(self._waiting.popleft())
+        for _ in batch:
             self._since.popleft()
         return batch
-
-    def _continues(self, last: AnySettlement) -> bool:
-        return last.group is not None and self._waiting[0].group == last.group

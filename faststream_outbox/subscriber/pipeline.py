@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from faststream_outbox.storage import Store
+from faststream_outbox.storage import OutboxRow, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, HeadLease, Ordering
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.claimer import Claimer
@@ -13,6 +13,7 @@ from faststream_outbox.subscriber.dispatcher import Dispatcher, Worker
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.gatherer import Gatherer
+from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.handling import Handle
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
@@ -45,6 +46,7 @@ class PipelineOptions:
     max_interval: float = 10.0
     lease_seconds: float = 60.0
     max_deliveries: int | None = None
+    on_dead: OnDead = "skip"
     # A kind of outcome is written when this many wait, or the oldest has waited this many seconds, or every row in hand
     # has its outcome; and never more in one statement. An acknowledged row is written as soon as the settler is free,
     # because a crash would deliver it again; a retry has time.
@@ -72,6 +74,7 @@ class Pipeline:
         monitor: Monitor | None = None,
         announce: Announce | None = None,
         interruptible: bool = True,
+        row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
         options = options or PipelineOptions()
         self._monitor = monitor or Monitor()
@@ -86,7 +89,7 @@ class Pipeline:
         self._ledger = Ledger()
         pace = Pace(max_workers=options.max_workers, most=options.capacity, max_records=options.max_records)
         # A claim waits for nobody and is soon there; a settle may wait for a lock that somebody holds.
-        self._claim_link, self._settle_link = Link(store, limit=10.0), Link(store, limit=30.0)
+        self._claim_link, self._settle_link = Link(store, limit=10.0, row_type=row_type), Link(store, limit=30.0)
         # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=options.lease_seconds)
         self._returner = Returner(
@@ -141,6 +144,7 @@ class Pipeline:
                     *(self._ledger, self._gatherer, handle, self._settler),
                     journal=journal,
                     pace=pace,
+                    on_dead=options.on_dead,
                     interruptible=interruptible,
                 )
                 for _ in range(options.max_workers)

@@ -11,6 +11,7 @@ from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.backoff import Backoff
 from faststream_outbox.subscriber.ending import Ending, give_back, in_time
 from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.giving_up import OnDead, give_up
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
@@ -40,6 +41,7 @@ class Puller:
         min_interval: float = 0.5,
         max_interval: float = 10.0,
         max_deliveries: int | None = None,
+        on_dead: OnDead = "skip",
         ordering: Ordering | None = None,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
@@ -53,6 +55,7 @@ class Puller:
         self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds, ordering=whole)
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
+        self._on_dead: OnDead = on_dead
         self._suspects_every = min(max_interval, lease_seconds / 10)
         self._suspects_at = time.monotonic() + self._suspects_every
         self._ledger = Ledger()
@@ -147,7 +150,7 @@ class Puller:
                 self._journal.dispatched([held])
                 return held
             held.ended_at = time.monotonic()
-            self._settler.put(Settlement(held.lease, Dead("max_deliveries")))
+            self._settler.put(Settlement(held.lease, give_up(held.row, Dead("max_deliveries"), self._on_dead)))
         return None
 
     async def _rest(self) -> None:

@@ -33,6 +33,7 @@ class Pulling:
             min_interval=options.min_interval,
             max_interval=options.max_interval,
             max_deliveries=options.max_deliveries,
+            on_dead=options.on_dead,
             ordering=options.ordering,
             monitor=monitor,
             announce=announce,

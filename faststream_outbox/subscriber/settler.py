@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
-from faststream_outbox.storage import Ack, Lease, Outcome, Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage import HANDLED, Ack, Lease, Outcome, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.storage.ordering import AnySettlement, RunSettlement
 from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.journal import Journal, phase_of
@@ -136,10 +137,19 @@ class Settler(Loop):
         self._refused(settled, batch)
 
     def _close_books(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
-        verdicts = {settlement.lease: settlement for settlement in reversed(batch)}
-        self._tell_of(self._ledger.strike(settled.held), verdicts)
-        torn = {settlement.lease for settlement in batch if settlement.group is not None} & settled.lost
-        for held in self._ledger.strike(settled.lost - torn):
+        written = self._ledger.strike(settled.held)
+        if any(held.ordered for held in written):
+            self._expect(0.0)  # a key is free, and more of its rows may have come
+        if self._monitor.counts or not all(map(_goes_without_saying, batch)):
+            self._tell_of(written, _by_lease(batch))
+        if settled.lost:
+            self._lose(settled.lost, batch)
+        self._refusals.forget(chain(settled.held, settled.lost))
+
+    def _lose(self, lost: frozenset[Lease], batch: Sequence[AnySettlement]) -> None:
+        verdicts = _by_lease(batch)
+        torn = {settlement.lease for settlement in batch if settlement.group is not None} & lost
+        for held in self._ledger.strike(lost - torn):
             for part in held.parts:
                 if part is held or part.dispatched:
                     self._journal.lost(part, phase_of(verdicts[held.lease].outcome))
@@ -147,7 +157,6 @@ class Settler(Loop):
             # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
             if (left := self._ledger.find(lease)) is not None:
                 self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
-        self._refusals.forget(settled.held | settled.lost)
 
     def _tell_of(self, written: Sequence[Held], verdicts: Mapping[Lease, AnySettlement]) -> None:
         rows, outcomes, queues = list[Held](), list[Outcome](), set[str]()
@@ -155,8 +164,6 @@ class Settler(Loop):
             its = _outcomes(verdicts[held.lease])
             rows.extend(held.parts[: len(its)] if held.followers else [held])
             outcomes.extend(its)
-            if held.ordered:
-                self._expect(0.0)  # its key is free, and more of its rows may have come
         self._journal.settled(rows, outcomes)
         for outcome in outcomes:
             match outcome:
@@ -205,6 +212,15 @@ class Settler(Loop):
         for part in held.parts:
             if part is held or part.dispatched:
                 self._journal.abandoned(part)
+
+
+def _by_lease(batch: Sequence[AnySettlement]) -> dict[Lease, AnySettlement]:
+    return {settlement.lease: settlement for settlement in reversed(batch)}  # the first verdict stands
+
+
+def _goes_without_saying(settlement: AnySettlement) -> bool:
+    """Tell whether there is nothing to tell, but to whoever counts: most rows are handled, and answered by nothing."""
+    return settlement.outcome is HANDLED and not isinstance(settlement, RunSettlement)
 
 
 def _outcomes(settlement: AnySettlement) -> list[Outcome]:

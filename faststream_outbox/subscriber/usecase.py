@@ -165,7 +165,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def judge(self) -> Judge:
         """What decides over this subscriber's messages."""
         renderer = self._outer_config.last_exception_renderer
-        return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor)
+        on_dead = self.config.options.on_dead
+        return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor, on_dead=on_dead)
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
@@ -182,6 +183,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             monitor=self.monitor,
             announce=self._announce,
             interruptible=self._interruptible,
+            row_type=OutboxDelivery,
         )
         self._subscribe(self._pipeline.wake)
         self._pipeline.start()

@@ -12,14 +12,15 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.storage import Ack, Dead, FailureReason, Outcome, Retry
+from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
 from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.giving_up import OnDead, give_up
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
 _LONGEST_SUMMARY: Final = 1024
-# What becomes of most rows.
-_HANDLED: Final = Ack()
+# By what a handler says that it goes no further.
+_STOPS: Final = (StopConsume, SystemExit)
 
 
 class Interrupted(Exception):  # noqa: N818 - nobody's fault
@@ -35,23 +36,26 @@ class Judge:
         strategy: RetryStrategyProto | RetryDelayProto,
         render: LastExceptionRenderer | None,
         monitor: Monitor,
+        *,
+        on_dead: OnDead = "skip",
     ) -> None:
         self._policy = policy
         self._strategy = strategy
         self._render = render or render_traceback
         self._monitor = monitor
+        self._on_dead: OnDead = on_dead
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         """Say what becomes of a row after its handler returned, or raised `error`."""
         match delivery.verdict:
-            case Acked() | Rejected() if isinstance(error, StopConsume | SystemExit):
+            case Acked() | Rejected() if isinstance(error, _STOPS):
                 # Whoever stops in the middle has not handled the message, whatever the policy makes of exceptions.
                 return Retry(0.0, delivery.attempts_count, error=error)
             case Acked() if error is not None and self._policy is AckPolicy.ACK:
                 # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
                 return self._dead("rejected", delivery, error)
             case Acked():
-                return Ack(delivery.outputs) if delivery.outputs else _HANDLED
+                return Ack(delivery.outputs) if delivery.outputs else HANDLED
             case Rejected():
                 return self._dead("rejected", delivery, error)
             case Nacked(delay, alone):
@@ -123,9 +127,9 @@ class Judge:
             )
             return _delay(DEFAULT_RETRY, now, attempt)
 
-    def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead:
+    def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead | Park:
         now = delivery.database_now()
-        return Dead(
+        dead = Dead(
             reason,
             None if error is None else self._text(error),
             delivery.attempts_count + 1,
@@ -133,6 +137,7 @@ class Judge:
             last_attempt_at=now,
             error=error,
         )
+        return give_up(delivery, dead, self._on_dead)
 
     def _text(self, error: BaseException) -> str | None:
         try:

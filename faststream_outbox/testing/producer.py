@@ -61,8 +61,8 @@ class DeliveringProducer(OutboxProducer):
         failures: list[BaseException] = []
         for subscriber, calls in self._calls(ids):
             for rows in calls:
-                # The handler of one may have taken care of the next.
-                if rows := [row for row in rows if row.id in self._store.rows]:
+                # The handler of one may have taken care of the next, or have parked its key.
+                if rows := [row for row in rows if row.id in self._store.rows and not self._store.is_parked(row)]:
                     try:
                         await self._deliver(rows, subscriber)
                     except Exception as error:  # noqa: BLE001 - surfaces below

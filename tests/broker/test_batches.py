@@ -1,6 +1,7 @@
 """Handlers that take many messages in one call."""
 
 import asyncio
+import gc
 from itertools import chain
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxResponse
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxBroker, OutboxMessage
+from faststream_outbox.message import OutboxDelivery
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
 
@@ -305,6 +307,43 @@ async def test_one_row_that_cannot_be_read_does_not_take_the_others_along(postgr
         await until_empty(postgres)
     assert done == set(range(8)) - {3, 5}
     assert {each.payload for each in await postgres.dead_letters()} == {b"3", b"no JSON"}
+
+
+async def test_json_is_read_in_every_encoding_that_faststream_reads(postgres: PostgresBackend) -> None:
+    encodings = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32")
+    broker, calls = broker_on(postgres), list[list[Any]]()
+
+    @broker.subscriber("q", batch=True)
+    async def handle(bodies: list[Any]) -> None:
+        calls.append(bodies)
+
+    json = {"content-type": "application/json"}
+    async with postgres.transaction() as session:
+        for encoding in encodings:
+            await broker.publish('{"für": "Ada"}'.encode(encoding), queue="q", headers=json, session=session)
+    async with started(broker):
+        await until_empty(postgres)
+    assert calls == [[{"für": "Ada"}] * len(encodings)]
+
+
+async def test_messages_do_not_stay_until_the_garbage_collector_comes(postgres: PostgresBackend) -> None:
+    """Thousands a second would: its work, and memory for all of their bodies until then."""
+    broker = broker_on(postgres)
+
+    @broker.subscriber("q", batch=True)
+    async def handle(numbers: list[int]) -> None:
+        assert numbers
+
+    await publish(broker, postgres, *range(100))
+    gc.collect()
+    gc.disable()
+    try:
+        async with started(broker):
+            await until_empty(postgres)
+        left = [each for each in gc.get_objects() if isinstance(each, OutboxDelivery)]
+    finally:
+        gc.enable()
+    assert not left
 
 
 async def test_what_a_batch_returns_is_published_once_and_with_its_settling(postgres: PostgresBackend) -> None:

@@ -17,6 +17,7 @@ from faststream_outbox.broker.backlog import BacklogWatch
 from faststream_outbox.metrics.opentelemetry import OpenTelemetryRecorder
 from faststream_outbox.metrics.prometheus import PrometheusRecorder
 from faststream_outbox.storage import Dead, MemoryStore, NewRow, QueueStats, Settlement, StoreConnection
+from faststream_outbox.storage.ordering import ParkKey
 from tests.backends import PostgresBackend
 from tests.observability.brokers import Events, make_broker, running
 from tests.observability.meters import Meters, samples
@@ -49,7 +50,7 @@ async def test_known_rows(postgres: PostgresBackend) -> None:
         await events.wait_for("backlog", queue="b")
 
     rows = samples(registry, "faststream_outbox_backlog_rows", "app_name", "broker", "queue", "state")
-    a, b = {"ready": 2, "scheduled": 1, "in_flight": 1, "expired": 1, "dead": 0}, {"dead": 1}
+    a, b = {"ready": 2, "scheduled": 1, "in_flight": 1, "expired": 1, "blocked": 0, "dead": 0}, {"dead": 1}
     expected = {(queue, state): of.get(state, 0) for queue, of in (("a", a), ("b", b)) for state in a}
     assert rows == {("shop", "outbox", *name): value for name, value in expected.items()}
     assert meters.read("messaging.outbox.backlog", "messaging.destination.name", "messaging.outbox.state") == expected
@@ -64,6 +65,25 @@ async def test_known_rows(postgres: PostgresBackend) -> None:
     assert meters.read("messaging.outbox.oldest_age", "messaging.destination.name") == {"a": older, "b": 0}
 
 
+async def test_keys(postgres: PostgresBackend) -> None:
+    """In `a`: one key parked and one delayed, each with two rows behind its head."""
+    await postgres.insert(*(NewRow("a", b"", key="parked") for _ in range(3)))
+    async with postgres.transaction() as session:
+        await postgres.store.act_on_key(session, ParkKey("x"), queue="a", key="parked")
+    await postgres.insert(*(NewRow("a", b"", key="late", activate_in=timedelta(hours=1)) for _ in range(3)))
+    registry, meters = CollectorRegistry(), Meters()
+    prometheus = PrometheusRecorder(registry=registry, app_name="shop")
+    events = Events(prometheus, OpenTelemetryRecorder(meter_provider=meters.provider), backlog_interval=60)
+    async with running(make_broker(postgres, events)):
+        await events.wait_for("backlog", queue="a", blocked=5, scheduled=1, blocked_keys=2, parked_keys=1)
+    assert samples(registry, "faststream_outbox_backlog_rows", "state")["blocked"] == 5
+    assert samples(registry, "faststream_outbox_blocked_keys", "queue") == {"a": 2}
+    assert samples(registry, "faststream_outbox_parked_keys", "queue") == {"a": 1}
+    assert meters.read("messaging.outbox.backlog", "messaging.outbox.state")["blocked"] == 5
+    assert meters.read("messaging.outbox.blocked_keys", "messaging.destination.name") == {"a": 2}
+    assert meters.read("messaging.outbox.parked_keys", "messaging.destination.name") == {"a": 1}
+
+
 async def test_a_queue_that_has_become_empty_is_told_of(postgres: PostgresBackend) -> None:
     events = Events(backlog_interval=OFTEN)
     broker = make_broker(postgres, events)
@@ -75,7 +95,8 @@ async def test_a_queue_that_has_become_empty_is_told_of(postgres: PostgresBacken
     async with running(broker):
         await events.wait_for("backlog", queue="elsewhere", ready=1)
         await postgres.run("DELETE FROM outbox")
-        nothing = {"ready": 0, "scheduled": 0, "in_flight": 0, "expired": 0, "dead": 0}
+        nothing = {"ready": 0, "scheduled": 0, "in_flight": 0, "expired": 0, "blocked": 0, "dead": 0}
+        nothing |= {"blocked_keys": 0, "parked_keys": 0}
         await events.wait_for("backlog", queue="elsewhere", **nothing, oldest_ready_age=None, oldest_age=None)
         await events.wait_for("backlog", queue="orders", **nothing)
         told = len([tags for tags in events.named("backlog") if tags["queue"] == "elsewhere"])

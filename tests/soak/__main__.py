@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from faststream_outbox.embedded import Database, EmbeddedPostgres
+from tests.order.settings import STRATEGIES, OrderSettings
 from tests.soak.report import Display, show_results
 from tests.soak.round import Result, run_round
 from tests.soak.settings import FaultRates, Settings
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak and return its exit status."""
     options = _parser().parse_args(arguments)
     console = Console()
+    what = "rows without a key" if options.order is None else f"keys in order, {options.order}"
     console.print(
-        f"seed {options.seed}: {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
+        f"seed {options.seed}: {what}, {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
         "The seed decides what is tried; when it happens is up to the machine.",
         soft_wrap=True,
     )
@@ -52,23 +54,23 @@ def _run_rounds(
     display: Display,
     results: list[Result],
 ) -> None:
-    producers = max(1, options.processes // 3)
     end = time.monotonic() + options.seconds
     seed = options.seed
     while not results or end - time.monotonic() > 1.0:
-        settings = Settings(
-            url=database.url(options.driver),
-            directory=Path(),
-            seed=seed,
-            until=0.0,
-            workers=max(1, options.processes - producers),
-            producers=producers,
-            faults=FaultRates(restart=0 if restart is None else 1),
-        )
+        settings = _settings(options, database, seed, FaultRates(restart=0 if restart is None else 1))
         seconds = max(1.0, min(ROUND_SECONDS, end - time.monotonic()))
         results.append(run_round(settings, database, seconds, restart=restart, progress=display.show))
         display.ended(results[-1])
         seed += 1
+
+
+def _settings(options: argparse.Namespace, database: Database, seed: int, faults: FaultRates) -> Settings:
+    producers = max(1, options.processes // 3)
+    crew = {"workers": max(1, options.processes - producers), "producers": producers}
+    url = database.url(options.driver)
+    if options.order is None:
+        return Settings(url, Path(), seed, until=0.0, faults=faults, **crew)
+    return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **crew)
 
 
 @contextmanager
@@ -97,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak",
         description="Publishes, claims and settles under random faults, and checks the history of every row.",
+        epilog="Without --order, claimers and settlers of rows without a key are driven one operation at a time. With "
+        "it, whole brokers handle messages with and without keys, and the order of each key is checked as well: one at "
+        "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
     parser.add_argument(
@@ -107,6 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dsn", metavar="DSN", help="a server to make a database on (default: an embedded one, which is crashed too)"
+    )
+    parser.add_argument(
+        "--order",
+        choices=STRATEGIES,
+        nargs="?",
+        const=STRATEGIES[0],
+        metavar="STRATEGY",
+        help=f"check messages with keys, claimed by {', '.join(STRATEGIES)} (default: {STRATEGIES[0]})",
     )
     parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
     return parser

@@ -9,7 +9,8 @@ from faststream_outbox.storage import Ack, NewRow, PostgresStore, SessionOrConne
 from faststream_outbox.storage.statements import Statement
 from tests.soak.history import Ended, Started
 from tests.soak.settings import DLQ, OUTBOX, Settings
-from tests.soak.worker import Running, Worker, uid
+from tests.soak.words import uid
+from tests.soak.worker import Running, Worker
 
 FENCE = " AND o.acquired_token = l.token"
 

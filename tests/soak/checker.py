@@ -19,6 +19,7 @@ Kind = Literal[
     "cancelled",
     "double effect",
     "exclusion",
+    "order",
     "zombie",
     "suspect",
     "deliveries",
@@ -196,6 +197,8 @@ class Checker:
 
     def suspect(self, life: Life) -> Iterator[str]:
         """A row whose lease ran out is a suspect, and goes alone; any other row is none."""
+        if life.key is not None:
+            return  # only the first row of a key has a lease of its own
         first = self._first(life)
         if first is not None and first.suspect and not self._lost_between(_published(life), first):
             yield "claimed as a suspect before anybody else had it"
@@ -216,6 +219,8 @@ class Checker:
 
     def deliveries(self, life: Life) -> Iterator[str]:
         """Each claim counts one, each release takes one back."""
+        if life.key is not None:
+            return  # those behind the first row of a key are handed out unwritten
         first = self._first(life)
         if first is not None:
             lost = self._lost_between(_published(life), first)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from tests.soak.process import run_process
-from tests.soak.producer import Producer
 from tests.soak.settings import Settings
 
 Role = Literal["worker", "producer"]
@@ -19,7 +18,7 @@ Role = Literal["worker", "producer"]
 # A server of forks that has imported everything already: a new process costs milliseconds, and it inherits neither
 # the threads nor the exit handlers of whoever runs the soak.
 _FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.soak.producer", "tests.soak.worker", "asyncpg", "psycopg"])
+_FORKS.set_forkserver_preload(["tests.order.all_processes", "tests.soak.worker", "asyncpg", "psycopg"])
 
 STOP_SECONDS: Final = 15.0
 START_SECONDS: Final = 20.0
@@ -67,7 +66,7 @@ class Crew:
         """Add a process; each has a name of its own, also one that replaces another."""
         self._started += 1
         name = f"{role}{self._started}"
-        make = self._settings.worker if role == "worker" else Producer
+        make = self._settings.worker if role == "worker" else self._settings.producer
         process = _FORKS.Process(target=run_process, args=(make, self._settings, name), name=name, daemon=True)
         process.start()
         member = Member(role, name, process, self._settings.directory / name)

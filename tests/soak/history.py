@@ -53,6 +53,7 @@ class Inserted(Event):
     began: float
     delay: float
     timer_id: str | None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class Life:
     began: float = -math.inf
     delay: float = 0.0
     timer_id: str | None = None
+    key: str | None = None
     tx: Transaction | None = None
     # In the order of the claims, by the database's clock.
     holds: list[Hold] = field(default_factory=list)
@@ -155,8 +156,8 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
 
     for event in sorted(events, key=attrgetter("t")):
         match event:
-            case Inserted(_, tx, uid, row_id, began, delay, timer_id):
-                lives.rows[uid] = Life(uid, row_id, began, delay, timer_id, transactions[tx], life(uid).holds)
+            case Inserted(_, tx, uid, row_id, began, delay, timer_id, key):
+                lives.rows[uid] = Life(uid, row_id, began, delay, timer_id, key, transactions[tx], life(uid).holds)
             case Refused():
                 lives.refused.append(event)
             case Cancelled(t, tx, at, uid):
@@ -183,8 +184,8 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
                     holds[uid, token].ended_well.append(t)
             case Asked(t, call, asks):
                 operations = {(a.uid, a.token): Operation(a.verb, t, a.seconds) for a in asks}
-                for key, operation in operations.items():
-                    holds[key].operations.append(operation)
+                for held_by, operation in operations.items():
+                    holds[held_by].operations.append(operation)
                 asked[call] = operations
             case Answered(t, call, held, complete):
                 _answer(asked.pop(call), held, t, complete=complete)
@@ -213,7 +214,8 @@ def story(life: Life) -> list[str]:
     steps: list[tuple[float, str]] = []
     if life.tx is not None:
         tx = life.tx
-        steps.append((life.began, f"transaction began; row {life.row_id}, due {life.delay:.3f} s later"))
+        row = f"row {life.row_id}" if life.key is None else f"row {life.row_id} of key {life.key}"
+        steps.append((life.began, f"transaction began; {row}, due {life.delay:.3f} s later"))
         for t, text in (
             (tx.committing, "commit sent"),
             (tx.committed, "commit answered"),

@@ -21,7 +21,7 @@ TIMERS: Final = QUEUES[-1]
 class Transaction:
     """One transaction of a caller's, which the log follows to its end."""
 
-    def __init__(self, producer: "Producer", session: AsyncSession) -> None:
+    def __init__(self, producer: SoakProcess, session: AsyncSession) -> None:
         self.session = session
         self.name = producer.history.new_name()
         self.began = time.monotonic()
@@ -31,14 +31,14 @@ class Transaction:
         """Insert one row."""
         uid = self._producer.history.new_name()
         row_id = await self._producer.store.insert(self.session, NewRow(queue, uid.encode(), activate_in=_delta(delay)))
-        self._inserted(uid, row_id, delay, None)
+        self.inserted(uid, row_id, delay)
 
     async def insert_many(self, queues: Sequence[str]) -> None:
         """Insert rows in one statement."""
         uids = [self._producer.history.new_name() for _ in queues]
         rows = [NewRow(queue, uid.encode()) for queue, uid in zip(queues, uids, strict=True)]
         for uid, row_id in zip(uids, await self._producer.store.insert_many(self.session, rows), strict=True):
-            self._inserted(uid, row_id, None, None)
+            self.inserted(uid, row_id)
 
     async def insert_timer(self, delay: float, timer_id: str | None = None, *, extend: bool = False) -> str:
         """Insert a timer, of a name of its own or of one that is there already."""
@@ -50,7 +50,7 @@ class Transaction:
         if row_id is None:
             self._producer.history.write(Refused, asked, timer_id)
         else:
-            self._inserted(uid, row_id, delay, timer_id)
+            self.inserted(uid, row_id, delay, timer_id)
         return timer_id
 
     async def cancel(self, timer_id: str) -> None:
@@ -70,8 +70,16 @@ class Transaction:
             await self.session.rollback()
         return commit
 
-    def _inserted(self, uid: str, row_id: int | None, delay: float | None, timer_id: str | None) -> None:
-        self._producer.history.write(Inserted, self.name, uid, row_id, self.began, delay or 0.0, timer_id)
+    def inserted(
+        self,
+        uid: str,
+        row_id: int | None,
+        delay: float | None = None,
+        timer_id: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Tell of a row that was inserted."""
+        self._producer.history.write(Inserted, self.name, uid, row_id, self.began, delay or 0.0, timer_id, key)
 
 
 class Producer(SoakProcess):
@@ -91,16 +99,17 @@ class Producer(SoakProcess):
         """Run one transaction, and pause so that the rate is kept."""
         began = time.monotonic()
         async with asyncio.timeout(OPERATION_SECONDS):
-            draw = self.rng.random()
-            if draw < 0.2:
-                rows = await self._timer()
-            elif draw < 0.5:
-                rows = await self._batch()
-            else:
-                rows = await self._single_rows()
+            rows = await self.transact()
         self.worked(where)
         spent = time.monotonic() - began
         await self.pause(max(0.0, rows * PUBLISHERS / self.settings.rate - spent))
+
+    async def transact(self) -> int:
+        """Run one transaction, or a few that belong together; return how many rows it was about."""
+        draw = self.rng.random()
+        if draw < 0.2:
+            return await self._timer()
+        return await (self._batch() if draw < 0.5 else self._single_rows())
 
     async def _single_rows(self) -> int:
         count = self.rng.randint(1, 4)
@@ -109,7 +118,7 @@ class Producer(SoakProcess):
             for _ in range(count):
                 delay = self.rng.uniform(0.0, 0.3) if self.rng.random() < 0.1 else None
                 await transaction.insert(self.rng.choice(QUEUES), delay=delay)
-            await self._linger()
+            await self.linger()
             await transaction.end(commit=self.rng.random() < 0.8)
         return count
 
@@ -118,7 +127,7 @@ class Producer(SoakProcess):
         async with AsyncSession(self.engine) as session:
             transaction = Transaction(self, session)
             await transaction.insert_many(queues)
-            await self._linger()
+            await self.linger()
             await transaction.end(commit=self.rng.random() < 0.8)
         return len(queues)
 
@@ -140,14 +149,14 @@ class Producer(SoakProcess):
                 await transaction.insert_timer(delay, timer_id, extend=self.rng.random() < 0.5)
             else:
                 await transaction.cancel(timer_id)
-            await self._linger()
+            await self.linger()
             await transaction.end(commit=self.rng.random() < 0.8)
         return 1
 
-    async def _linger(self) -> None:
+    async def linger(self, share: float = 1.0) -> None:
         """Commit late now and then: what has a smaller id then appears after what has a greater one."""
         draw = self.rng.random()
-        await self.pause(0.0 if draw < 0.6 else self.rng.uniform(0.0, 0.2 if draw < 0.9 else 1.0))
+        await self.pause(0.0 if draw < 0.6 else share * self.rng.uniform(0.0, 0.2 if draw < 0.9 else 1.0))
 
 
 def _delta(seconds: float | None) -> timedelta | None:

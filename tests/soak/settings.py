@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox_table
+from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox_table, make_shards_table
 
 if TYPE_CHECKING:
-    from tests.soak.worker import Worker
+    from tests.soak.checker import FinalState, Violation
+    from tests.soak.lives import Lives
+    from tests.soak.process import SoakProcess
 
 METADATA = MetaData()
 OUTBOX = make_outbox_table(METADATA)
 DLQ = make_dlq_table(METADATA)
+SHARDS = make_shards_table(METADATA)
 QUEUES = ("orders", "mails", "timers")
 
 
@@ -24,11 +27,18 @@ def make_store(engine: AsyncEngine) -> PostgresStore:
     return PostgresStore(engine, OUTBOX, dlq_table=DLQ)
 
 
-def make_worker(settings: "Settings", name: str) -> "Worker":
+def make_worker(settings: "Settings", name: str) -> "SoakProcess":
     """Make a consumer that does what it should."""
     from tests.soak.worker import Worker  # noqa: PLC0415 - the worker is told its settings, so it imports them
 
     return Worker(settings, name)
+
+
+def make_producer(settings: "Settings", name: str) -> "SoakProcess":
+    """Make a producer."""
+    from tests.soak.producer import Producer  # noqa: PLC0415 - as above
+
+    return Producer(settings, name)
 
 
 @dataclass(frozen=True)
@@ -63,4 +73,13 @@ class Settings:
     # The slowest way to an empty table is a lease that runs out, a retry, and every suspect claimed alone.
     drain_seconds: float = 20.0
     store: Callable[[AsyncEngine], PostgresStore] = make_store
-    worker: "Callable[[Settings, str], Worker]" = make_worker
+    worker: "Callable[[Settings, str], SoakProcess]" = make_worker
+    producer: "Callable[[Settings, str], SoakProcess]" = make_producer
+    # Statements that change the tables, for claimers that need others.
+    prepare: tuple[str, ...] = ()
+
+    def check(self, lives: "Lives", final: "FinalState", slack: float) -> "list[Violation]":
+        """Check the history of a round."""
+        from tests.soak.checker import check  # noqa: PLC0415 - as above
+
+        return check(lives, final, slack=slack)

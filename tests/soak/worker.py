@@ -21,9 +21,10 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
-from tests.soak.history import Answered, Ask, Asked, Claimed, ClaimedRow, Claiming, Crashed, Ended, Started, Verb
+from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, Ended, Started, Verb
 from tests.soak.process import OPERATION_SECONDS, SoakProcess
 from tests.soak.settings import QUEUES, Settings
+from tests.soak.words import claimed_row, uid, verb_of
 
 MAX_RUNNING: Final = 16
 MAX_ATTEMPTS: Final = 4
@@ -143,7 +144,7 @@ class Worker(SoakProcess):
 
     def take(self, call: str, claim: Claim) -> None:
         """Start handlers for what a claim brought, but for a few rows."""
-        self.history.write(Claimed, call, claim.expires_at, list(map(_claimed_row, claim.rows)))
+        self.history.write(Claimed, call, claim.expires_at, list(map(claimed_row, claim.rows)))
         for row in claim.rows:
             if not self.calm.is_set() and self.rng.random() < 0.08:
                 self.to_release.append(row)
@@ -204,7 +205,7 @@ class Worker(SoakProcess):
         await asyncio.sleep(self.rng.uniform(0.0, 0.02))
 
     async def _settle(self, lane: StoreConnection, done: dict[Lease, Outcome]) -> None:
-        asked = self._ask((self.running[lease].row, *_verb(outcome)) for lease, outcome in done.items())
+        asked = self._ask((self.running[lease].row, *verb_of(outcome)) for lease, outcome in done.items())
         try:
             settled = await lane.settle(Settlement(lease, outcome) for lease, outcome in done.items())
         except SettleInterruptedError as error:
@@ -244,23 +245,3 @@ class Worker(SoakProcess):
         self.history.write(Answered, asked.call, mine, complete)
         if len(mine) < len(held):
             self.history.write(Crashed, f"an answer about leases that were not asked for: {held - set(asked.names)}")
-
-
-def uid(row: OutboxRow) -> str:
-    """The name under which the row was published."""
-    return row.payload.decode()
-
-
-def _claimed_row(row: OutboxRow) -> ClaimedRow:
-    times = row.acquired_epoch or 0.0, row.lease_expires_epoch
-    return ClaimedRow(uid(row), row.id, row.lease.token.hex, row.deliveries_count, *times)
-
-
-def _verb(outcome: Outcome) -> tuple[Verb, float]:
-    match outcome:
-        case Ack():
-            return "ack", 0.0
-        case Retry(delay_seconds):
-            return "retry", delay_seconds
-        case Dead():
-            return "dead", 0.0

@@ -93,7 +93,13 @@ class Player:
             for r in await self.backend.rows()
         ]
         async with self.backend.store.connect() as lane:
-            stats = [(s.queue, s.ready, s.scheduled, s.in_flight, s.expired, s.dead) for s in await lane.stats()]
+            stats = [
+                (
+                    *(s.queue, s.ready, s.scheduled, s.in_flight, s.expired, s.dead),
+                    *(s.blocked, s.blocked_keys, s.parked_keys),
+                )
+                for s in await lane.stats()
+            ]
         dead = sorted((d.original_id, d.attempts_count, d.deliveries_count) for d in await self.backend.dead_letters())
         return rows, stats, dead
 

@@ -1,8 +1,10 @@
 """How rows with a key are claimed: those of one key in their order, and by one consumer at a time."""
 
+from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.cursor import KeyCursor, KeyPlan
 from faststream_outbox.storage.ordering.runs import AnySettlement, Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.shards import NO_SHARDS, OwnShards, Shard, ShardHolder
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.ordering.strategies import (
     AdvisoryLocks,
     HashShards,
@@ -17,14 +19,21 @@ __all__ = [
     "AnySettlement",
     "HashShards",
     "HeadLease",
+    "KeyAction",
     "KeyCursor",
     "KeyPlan",
+    "KeyState",
+    "KeyStateName",
     "Ordering",
     "OwnShards",
+    "ParkKey",
+    "ReleaseKey",
+    "RetryKey",
     "Run",
     "RunClaim",
     "RunSettlement",
     "Shard",
     "ShardHolder",
+    "SkipKey",
     "check_ordering",
 ]

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ BEGINNING: Final[KeyPosition] = ("", -(2**63))
 LAST_ID: Final = 2**63 - 1
 # Heads that one claim looks at, at most: it takes some milliseconds however many keys there are.
 MOST_VISITS: Final = 500
+# Of how many places a claimer chooses one that has met another: more than there are claimers, usually.
+_PLACES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,17 @@ class KeyPlan:
     shards: tuple[int, ...]
 
 
+def finite(seconds: float | None) -> float | None:
+    """Leave out what is never due: a key that is parked."""
+    return None if seconds is None or seconds == math.inf else seconds
+
+
 class KeyCursor:
     """The memory of one claimer between its claims of runs. Nothing depends on it but speed and fairness.
 
     It goes round and round through the keys of each queue, so each has its turn, and begins anywhere, so that claimers
-    do not meet at the same keys. A queue is at rest when a whole round found nothing to claim.
+    do not meet at the same keys. Those that meet all the same part again: what is behind a claimer is claimed, so the
+    next one comes straight to where it is. A queue is at rest when a whole round found nothing to claim.
     """
 
     def __init__(
@@ -51,9 +60,11 @@ class KeyCursor:
         shards = () if self._shards is None else self._shards.of(queue)
         return KeyPlan(queue, self._rounds[queue].at, self._ordering, shards)
 
-    def record(self, plan: KeyPlan, *, last: str | None, ended: bool, found: int, next_due: float | None) -> bool:
-        """Take note of what a claim met; tell whether more is likely to be there, in any of the queues."""
-        self._rounds[plan.queue].record(last=last, ended=ended, found=found, next_due=next_due)
+    def record(
+        self, plan: KeyPlan, *, last: str | None, ended: bool, found: int, next_due: float | None, lost: int = 0
+    ) -> bool:
+        """Take note of what a claim met, and lost to others; tell whether more is likely to be there, in any queue."""
+        self._rounds[plan.queue].record(last=last, ended=ended, found=found, lost=lost, next_due=next_due)
         return not self.at_rest
 
     @property
@@ -76,23 +87,35 @@ class _Round:
     """One queue's round: from its first key to its last; before the first one, from anywhere."""
 
     def __init__(self) -> None:
-        # Anywhere: most keys are numbers or identifiers of hexadecimal digits.
-        self.at: KeyPosition = (random.choice("0123456789abcdef"), LAST_ID)  # noqa: S311 - nobody's secret
+        # Where some of the last claims ended.
+        self._places: deque[str] = deque(maxlen=_PLACES)
+        self.at = self._anywhere()
         self._whole = False
         self._found = False
+        # Whether it has left a place where another claimer was.
+        self._parted = False
         self._next_due = self.next_due = math.inf
         self.at_rest = False
 
     def restart(self) -> None:
         self.at_rest = False
 
-    def record(self, *, last: str | None, ended: bool, found: int, next_due: float | None) -> None:
+    def record(self, *, last: str | None, ended: bool, found: int, lost: int, next_due: float | None) -> None:
         self._found = self._found or found > 0
         self._next_due = min(self._next_due, math.inf if next_due is None else next_due)
+        self._parted = self._parted and not found
         if not ended and last is not None:
             self.at = (last, LAST_ID)
+            if lost and not found and not self._parted:
+                # Once, until something is found: whoever locks keys for longer must not keep us from coming to rest.
+                self.at, self._whole, self._parted = self._anywhere(), False, True
+            self._places.append(last)
             return
         if self._whole:
             self.at_rest = not self._found
             self.next_due = self._next_due
         self.at, self._whole, self._found, self._next_due = BEGINNING, True, False, math.inf
+
+    def _anywhere(self) -> KeyPosition:
+        # While nothing is known of the keys: most are numbers or identifiers of hexadecimal digits.
+        return random.choice(self._places or "0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret

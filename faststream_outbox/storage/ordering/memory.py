@@ -9,7 +9,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.ordering.cursor import KeyCursor, KeyPlan
+from faststream_outbox.storage.ordering.cursor import KeyCursor, KeyPlan, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.strategies import HashShards
 from faststream_outbox.storage.outcomes import Outcome
@@ -58,7 +58,7 @@ class MemoryRuns:
             if len(runs) == keys:
                 ended = rows is heads[-1]
                 break
-        next_due = min(waits, default=None)
+        next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(runs, began + seconds, more, next_due, expired)
 

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.drivers import Executor, Records
-from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor, KeyPlan
+from faststream_outbox.storage.ordering.cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
-from faststream_outbox.storage.outcomes import Ack, Dead, Retry, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, clean_exception_text, epoch_or_none
 from faststream_outbox.storage.rows import NewRow, OutboxRow
 from faststream_outbox.storage.statements import Statement
 
@@ -52,8 +52,9 @@ class PostgresRuns:
             runs.setdefault(head, []).append(OutboxRow(*fields))
         claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
-        more = cursor.record(plan, last=met.last, ended=ended, found=len(claimed), next_due=met.next_due)
-        return RunClaim(claimed, began + seconds, more, met.next_due, met.suspects)
+        found, lost = len(claimed), met.wanted - len(claimed)
+        more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
+        return RunClaim(claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
     async def _claim(
         self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
@@ -110,6 +111,7 @@ class _Entries:
     done: list[tuple[Any, ...]] = field(default_factory=list)
     again: list[tuple[Any, ...]] = field(default_factory=list)
     dead: list[tuple[Any, ...]] = field(default_factory=list)
+    parked: list[tuple[Any, ...]] = field(default_factory=list)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
@@ -119,9 +121,10 @@ class _Entries:
             match outcome:
                 case Retry(attempts_count=attempts):
                     self.again.append((row_id, head, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if keeps_dead:
-                    text = clean_exception_text(text)
-                    self.dead.append((row_id, head, reason, text, attempts, *_times(outcome)))
+                case Dead() if keeps_dead:
+                    self.dead.append((row_id, head, *_failure(outcome)))
+                case Park(dead):
+                    self.parked.append((row_id, head, *_failure(dead)))
                 case Ack(outputs):
                     self.done.append((row_id, head))
                     self.outputs.extend((row_id, *_values(new)) for new in outputs)
@@ -132,6 +135,7 @@ class _Entries:
         shapes = [(self.heads, 2), (self.done, 2), (self.again, 6), (self.outputs, 8)]
         if keeps_dead:
             shapes.append((self.dead, 7))
+        shapes.append((self.parked, 7))
         return [column for entries, width in shapes for column in _columns(entries, width)]
 
 
@@ -141,6 +145,10 @@ def _columns(entries: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 def _values(new: NewRow) -> tuple[Any, ...]:
     return (new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+
+
+def _failure(dead: Dead) -> tuple[Any, ...]:
+    return (dead.reason, clean_exception_text(dead.last_exception), dead.attempts_count, *_times(dead))
 
 
 def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faststream_outbox.storage.outcomes import Ack, Outcome, Retry, Settlement
+from faststream_outbox.storage.outcomes import Ack, Outcome, Settlement, blocks_its_key
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 
@@ -43,7 +43,7 @@ class RunClaim:
 class RunSettlement:
     """What became of the first rows of a run, in their order; the rest are as they were, and free again.
 
-    Nothing comes after a row that is to be tried again: it blocks its key until then.
+    Nothing comes after a row that is to be tried again, or is parked: it blocks its key until then.
     """
 
     lease: Lease
@@ -64,8 +64,8 @@ class RunSettlement:
             raise ValueError("A run is settled with the outcome of its first row at least.")
         if self.outcomes[0][0] != self.lease.row_id:
             raise ValueError(f"The outcomes of a run begin with that of its head, row {self.lease.row_id}.")
-        if any(isinstance(outcome, Retry) for _, outcome in self.outcomes[:-1]):
-            raise ValueError("A row that is to be tried again blocks its key: nothing after it can be settled.")
+        if any(blocks_its_key(outcome) for _, outcome in self.outcomes[:-1]):
+            raise ValueError("A row that is to be tried again, or parked, blocks its key: nothing after it is settled.")
 
 
 AnySettlement = Settlement | RunSettlement

@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import Table
 
 from faststream_outbox.storage.ordering.cursor import LAST_ID
+from faststream_outbox.storage.parking import sql_with_cause, sql_without_cause
 from faststream_outbox.storage.schema import quoted_name
 from faststream_outbox.storage.statements import (
     DEAD_ROW,
@@ -116,7 +117,7 @@ SELECT s.*, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON tru
 
     def _settle(self) -> Statement:
         # $1, $2: heads and tokens. $3, $4: rows that are done, and the head of each. $5 to $10: rows to be tried again.
-        # $11 to $18: outputs, each of a done row. $19 to $25: dead rows, where they are kept.
+        # $11 to $18: outputs, each of a done row. $19 to $25: dead rows, where they are kept. The last: parked rows.
         return Statement(f"""WITH own AS MATERIALIZED (
   SELECT o.id, l.token FROM {self._outbox} o, unnest($1::bigint[], $2::uuid[]) AS l(id, token)
    WHERE {HELD} FOR UPDATE OF o),
@@ -131,7 +132,7 @@ again AS (
     FROM unnest($5::bigint[], $6::bigint[], $7::float8[], $8::bigint[], $9::float8[], $10::float8[])
          AS l(id, head, delay, attempts, first_at, last_at) JOIN own ON own.id = l.head
    WHERE o.id = ANY ($5::bigint[]) AND o.id = l.id RETURNING o.id),
-{self._statements.insert_outputs("gone", "id", first=11, kind="bigint")}{self._bury()}
+{self._statements.insert_outputs("gone", "id", first=11, kind="bigint")}{self._bury()}{self._park()}
 SELECT own.id, own.token FROM own""")
 
     def _bury(self) -> str:
@@ -143,9 +144,25 @@ dead AS (
    WHERE o.id = ANY ($19::bigint[]) AND o.id = d.id RETURNING o.*),
 kept AS (
   INSERT INTO {self._dlq} ({DEAD_ROW})
-  SELECT g.id, g.queue, g.entity_key, g.payload, g.headers, g.timer_id, coalesce(l.attempts, g.attempts_count),
-         g.deliveries_count, g.created_at, coalesce(to_timestamp(l.first_at), g.first_attempt_at),
+  SELECT g.id, g.queue, g.entity_key, g.payload, {sql_without_cause("g.headers")}, g.timer_id,
+         coalesce(l.attempts, g.attempts_count), g.deliveries_count, g.created_at,
+         coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
     FROM dead g
     JOIN unnest($19::bigint[], $21::text[], $22::text[], $23::bigint[], $24::float8[], $25::float8[])
          AS l(id, reason, exception, attempts, first_at, last_at) ON l.id = g.id)"""
+
+    def _park(self) -> str:
+        first = 19 if self._dlq is None else 26
+        kinds = ("bigint", "bigint", "text", "text", "bigint", "float8", "float8")
+        arrays = ", ".join(f"${n}::{each}[]" for n, each in enumerate(kinds, start=first))
+        cause = f"jsonb_build_object('reason', l.reason, 'exception', l.exception, 'parked_at', {epoch('now()')})"
+        return f""",
+parked AS (
+  UPDATE {self._outbox} o SET {UNLEASE}, next_attempt_at = 'infinity', headers = {sql_with_cause("o.headers", cause)},
+         attempts_count = coalesce(l.attempts, o.attempts_count),
+         first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at),
+         last_attempt_at = coalesce(to_timestamp(l.last_at), o.last_attempt_at)
+    FROM unnest({arrays})
+         AS l(id, head, reason, exception, attempts, first_at, last_at) JOIN own ON own.id = l.head
+   WHERE o.id = ANY (${first}::bigint[]) AND o.id = l.id RETURNING o.id)"""

@@ -1,0 +1,44 @@
+"""The check of the order, in SQL: the charges of each customer one by one, whichever worker booked them."""
+
+# Every time that a charge was given to a handler, beside the time before on the same account. What a worker was doing
+# when it was killed was over then; what nobody saw the end of goes on for ever.
+BOOKINGS = """
+WITH bookings AS (
+    SELECT number, customer, entry, message_id, attempt, worker, deliveries.id, started_at, cut_off_at,
+           coalesce(ended_at, cut_off_at, 'infinity') AS over_at
+      FROM deliveries JOIN orders ON number = order_number
+     WHERE queue = 'accounts'
+), steps AS (
+    SELECT *,
+           lag(entry, 1, 0) OVER account AS entry_before,
+           lag(worker) OVER account AS worker_before,
+           lag(cut_off_at) OVER account IS NOT NULL AS cut_off_before,
+           max(over_at) OVER (account ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_at
+      FROM bookings
+    WINDOW account AS (PARTITION BY customer ORDER BY started_at, id)
+)
+"""
+
+ORDER_CHECKS = {
+    # After a charge comes the next one, or the same again; after one that was cut off, another worker may go back.
+    "Charges out of order": """
+        SELECT DISTINCT number FROM steps
+         WHERE NOT (entry IN (entry_before, entry_before + 1)
+                    OR (cut_off_before AND worker <> worker_before AND entry < entry_before))
+        """,
+    "Two at once on one account": "SELECT DISTINCT number FROM steps WHERE started_at < free_at",
+    # The kill repeats what was in hand, and nothing else does: an attempt that failed is followed by the next attempt.
+    "Booked again without a cause": """
+        SELECT DISTINCT number FROM bookings b
+         WHERE EXISTS (SELECT FROM bookings earlier
+                        WHERE earlier.message_id = b.message_id AND earlier.attempt >= b.attempt
+                          AND (earlier.started_at, earlier.id) < (b.started_at, b.id)
+                          AND earlier.cut_off_at IS NULL)
+        """,
+    "Accounts with a wrong sum": """
+        SELECT max(number) FROM accounts JOIN orders USING (customer)
+         WHERE entry <= booked
+         GROUP BY customer, booked, accounts.cents
+        HAVING accounts.cents <> sum(orders.cents) OR count(*) <> booked
+        """,
+}

@@ -1,0 +1,1 @@
+"""`python -m examples.ordering`: steps of one parcel one after the other, parcels side by side."""

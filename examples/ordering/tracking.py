@@ -1,0 +1,70 @@
+"""The tracking of parcels: the steps of one are told in their order, however many workers and processes there are."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from pydantic import BaseModel
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+
+from faststream_outbox import ConstantRetry, HashShards, OutboxBroker, make_outbox_table, make_shards_table
+from faststream_outbox.annotations import OutboxMessage
+
+STEPS = "steps"
+
+metadata = MetaData()
+outbox_table = make_outbox_table(metadata)
+# Which process holds which shard; only `HashShards()` needs it.
+shards_table = make_shards_table(metadata)
+
+
+class Step(BaseModel):
+    """Something that happened to a parcel, and how long it takes to be told."""
+
+    parcel: str
+    what: str
+    seconds: float = 0.0
+
+
+class Tracking:
+    """Tells the steps of every parcel. Start it in as many processes as there is work for: they share the shards."""
+
+    def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
+        self.broker = OutboxBroker(engine, outbox_table=outbox_table, shards_table=shards_table, logger=None)
+        self.sessions = async_sessionmaker(engine)
+        self.told = defaultdict[str, list[str]](list)
+        self.most_at_once = 0
+        self._at_once = 0
+        self._say = say
+        self.broker.subscriber(
+            STEPS,
+            max_workers=8,
+            # The default, `HeadLease()`, needs no table. With this one a parcel stays with one process.
+            ordering=HashShards(),
+            retry_strategy=ConstantRetry(delay_seconds=1.0, max_attempts=3),
+        )(self.tell)
+
+    async def happen(self, step: Step) -> None:
+        """Record one step. A step that comes with a change of your own tables goes into its transaction."""
+        async with self.sessions() as session, session.begin():
+            await self.broker.publish(step, queue=STEPS, key=step.parcel, session=session)
+
+    async def happen_together(self, steps: Sequence[Step]) -> None:
+        """Record many steps, of any parcels, by one statement; those of one parcel keep the order of the list."""
+        async with self.sessions() as session, session.begin():
+            await self.broker.publish_batch(*steps, queue=STEPS, keys=[step.parcel for step in steps], session=session)
+
+    async def tell(self, step: Step, message: OutboxMessage) -> None:
+        """Tell a step. One that fails is tried again, and the later ones of its parcel wait for it; others do not."""
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            await asyncio.sleep(step.seconds)
+            if step.what == "sorted" and message.raw_message.attempts_count == 0 and step.parcel == "parcel 2":
+                self._say(f"{step.parcel}: not {step.what} yet")
+                raise TimeoutError(f"nobody knows where {step.parcel} is")
+            self.told[step.parcel].append(step.what)
+            self._say(f"{step.parcel}: {step.what}")
+        finally:
+            self._at_once -= 1

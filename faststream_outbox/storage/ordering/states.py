@@ -1,0 +1,117 @@
+"""What a key waits for: the state of its head, which is its first row."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from faststream_outbox.storage.parking import cause_in
+from faststream_outbox.storage.rows import OutboxRow
+
+KeyStateName = Literal["retrying", "delayed", "parked", "expired", "in_flight"]
+
+# Keys in these states wait for something else than a subscriber.
+BLOCKED: Final[tuple[KeyStateName, ...]] = ("delayed", "expired", "parked", "retrying")
+
+# The state of a row `o` by itself; "ready" is one that can be claimed.
+STATE: Final = """CASE WHEN o.acquired_token IS NOT NULL AND o.lease_expires_at > now() THEN 'in_flight'
+         WHEN o.acquired_token IS NOT NULL THEN 'expired'
+         WHEN o.next_attempt_at <= now() THEN 'ready'
+         WHEN o.next_attempt_at = 'infinity' THEN 'parked'
+         WHEN o.attempts_count > 0 THEN 'retrying' ELSE 'delayed' END"""
+
+
+def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
+    """Tell the same of a row that was read."""
+    if row.acquired_token is not None:
+        return "in_flight" if row.lease_expires_epoch > now else "expired"
+    if row.next_attempt_epoch <= now:
+        return "ready"
+    if row.next_attempt_epoch == math.inf:
+        return "parked"
+    return "retrying" if row.attempts_count > 0 else "delayed"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """One key that goes no further for now, as an operator sees it.
+
+    `state` is that of its head, the first row: `"retrying"` (it failed, and waits for its retry), `"delayed"` (it is
+    not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (whoever had it let its lease
+    run out), `"in_flight"` (it is being handled). `age` is for how many seconds it has been so, by the database's
+    clock: since it was parked, first failed, was published, since its lease ran out, or since it was claimed.
+    `waiting` counts the rows behind it. `due_in` is in how many seconds a subscriber may take it; None when that is not
+    a matter of time.
+
+    Example:
+        for key in await broker.fetch_keys(session=session, queue="orders", state="parked"):
+            print(key.key, key.cause, f"{key.waiting} wait behind row {key.head_id}")
+
+    """
+
+    queue: str
+    key: str
+    state: KeyStateName
+    cause: str
+    age: float
+    waiting: int
+    head_id: int
+    attempts: int
+    due_in: float | None
+
+    @classmethod
+    def of(cls, head: OutboxRow, *, waiting: int, now: float) -> "KeyState":
+        """Describe a key by its head."""
+        state = state_of(head, now)
+        if state == "ready" or head.entity_key is None:
+            raise ValueError(f"Row {head.id} is not the head of a key that waits.")
+        since = _since(head, state)
+        return cls(
+            queue=head.queue,
+            key=head.entity_key,
+            state=state,
+            cause=_cause(head, state),
+            age=max(0.0, now - (head.created_epoch if since is None or math.isinf(since) else since)),
+            waiting=waiting,
+            head_id=head.id,
+            attempts=head.attempts_count,
+            due_in=None if state in ("parked", "in_flight") else max(0.0, head.next_attempt_epoch - now),
+        )
+
+
+def _since(head: OutboxRow, state: KeyStateName) -> float | None:
+    match state:
+        case "parked":
+            return cause_in(head.headers_json).parked_at
+        case "retrying":
+            return head.first_attempt_epoch
+        case "expired":
+            return head.lease_expires_epoch
+        case "in_flight":
+            return head.acquired_epoch
+        case "delayed":
+            return head.created_epoch
+
+
+def _cause(head: OutboxRow, state: KeyStateName) -> str:
+    match state:
+        case "parked":
+            return str(cause_in(head.headers_json)) or "parked by hand"
+        case "retrying":
+            return f"failed {head.attempts_count} times" if head.attempts_count > 1 else "failed once"
+        case "expired":
+            return "its lease ran out: whoever handled it died, or hangs"
+        case "in_flight":
+            return "being handled"
+        case "delayed":
+            return "not due yet"
+
+
+def wanted_states(state: object) -> Sequence[str]:
+    """Tell which states are asked for: one, or all in which a key is blocked."""
+    if state is None:
+        return BLOCKED
+    if state not in get_args(KeyStateName):
+        names = ", ".join(f'"{name}"' for name in get_args(KeyStateName))
+        raise ValueError(f"state is one of {names}, or left out for all that are blocked, not {state!r}.")
+    return (str(state),)

@@ -1,0 +1,177 @@
+"""The rules that the rows of one key keep together, beside those that each row keeps by itself.
+
+As there, the store has the benefit of the doubt: what was asked for and not answered may have worked or not.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Violation, check
+from tests.soak.lives import FINAL, Hold, Life, Lives
+
+# Of one rule: what is broken breaks again with every row.
+MAX_PER_KEY: Final = 3
+
+
+@dataclass(slots=True)
+class KeyHold:
+    """One claim of a key: some of its rows, under one token."""
+
+    token: str
+    asked: float
+    received: float
+    rows: list[tuple[Life, Hold]] = field(default_factory=list)
+
+    @property
+    def free_from(self) -> float:
+        """The earliest moment at which somebody else may have got the key."""
+        return min(hold.free_from for _, hold in self.rows)
+
+
+class Key:
+    """The rows of a key that surely were committed, by their ids, and who held some of them when."""
+
+    def __init__(self, name: str, rows: list[Life], holds: list[KeyHold]) -> None:
+        self.name = name
+        self.rows = rows
+        self.holds = holds
+        # From when on each row may have been settled for good; then the same of all rows before it.
+        self._over = [min((o.asked for _, o in life.possible(*FINAL)), default=math.inf) for life in self.rows]
+        self._all_over = [-math.inf, *accumulate(self._over, max)]
+
+    def open_before(self, number: int, t: float) -> Iterator[Life]:
+        """The rows before one of them that surely were not settled for good at a time."""
+        for before in range(number - 1, -1, -1):
+            if self._all_over[before + 1] <= t:
+                return
+            if self._over[before] > t:
+                yield self.rows[before]
+
+
+class Finding(NamedTuple):
+    """What one row of a key is evidence of."""
+
+    life: Life
+    text: str
+
+
+def gather_keys(lives: Lives, final: FinalState) -> list[Key]:
+    """Put the rows of each key together."""
+    left = {each.uid for each in (*final.outbox, *final.dead)}
+    by_key: dict[str, list[Life]] = defaultdict(list)
+    for life in lives.rows.values():
+        if life.key is not None and (life.holds or life.uid in left or (life.tx and life.tx.committed is not None)):
+            by_key[life.key].append(life)
+    return [_key(name, rows) for name, rows in sorted(by_key.items())]
+
+
+def _key(name: str, rows: list[Life]) -> Key:
+    rows.sort(key=lambda life: life.row_id or 0)
+    holds: dict[str, KeyHold] = {}
+    for life in rows:
+        for hold in life.holds:
+            token = hold.row.token
+            whole = holds.setdefault(token, KeyHold(token, hold.asked, hold.received))
+            whole.rows.append((life, hold))
+    return Key(name, rows, sorted(holds.values(), key=attrgetter("received")))
+
+
+class KeyChecker:
+    """The rules, over the keys of one history."""
+
+    def __init__(self, keys: Sequence[Key], slack: float) -> None:
+        self._keys = keys
+        self._slack = slack
+
+    def violations(self) -> Iterator[Violation]:
+        """Check every rule on every key."""
+        rules: tuple[tuple[Kind, Callable[[Key], Iterator[Finding]]], ...] = (
+            ("order", self.published),
+            ("order", self.handed_out),
+            ("order", self.started),
+            ("exclusion", self.exclusion),
+            ("zombie", self.zombie),
+        )
+        for key in self._keys:
+            for kind, rule in rules:
+                for life, text in islice(rule(key), MAX_PER_KEY):
+                    yield Violation(kind, life.uid, f"key {key.name}: {text}")
+
+    def published(self, key: Key) -> Iterator[Finding]:
+        """The ids of a key follow its commits: whoever has the lower one commits before the next is drawn."""
+        soonest, follower = math.inf, None
+        for life in reversed(key.rows):
+            if life.tx is None:
+                continue
+            if follower is not None and life.tx.committing is not None and soonest < life.tx.committing:
+                late = f"{life.tx.committing - soonest:.3f} s after row {follower.row_id} was there"
+                yield Finding(life, f"row {life.row_id} was committed {late}, which follows it")
+            if life.tx.committed is not None and life.tx.committed < soonest:
+                soonest, follower = life.tx.committed, life
+
+    def handed_out(self, key: Key) -> Iterator[Finding]:
+        """Whoever gets a row gets all before it that are not settled for good."""
+        for number, life in enumerate(key.rows):
+            for hold in life.holds:
+                for other in key.open_before(number, hold.received):
+                    if _under(other, hold.row.token) is None:
+                        text = f"row {life.row_id} was handed out as {hold.row.token[:8]} without row {other.row_id}"
+                        yield Finding(life, f"{text}, which was not settled")
+
+    def started(self, key: Key) -> Iterator[Finding]:
+        """A row's handler starts when those of all rows before it have come to a good end."""
+        for number, life in enumerate(key.rows):
+            for hold, t in _starts(life):
+                for other in key.open_before(number, t):
+                    same = _under(other, hold.row.token)
+                    if same is None or not any(end <= t for end in same.ended_well):
+                        text = f"row {life.row_id} was started by {hold.row.token[:8]} at {t:.3f}"
+                        yield Finding(life, f"{text}, before row {other.row_id} was handled")
+
+    def exclusion(self, key: Key) -> Iterator[Finding]:
+        """One at a time has rows of a key, whichever rows they are."""
+        earlier: list[KeyHold] = []
+        for hold in key.holds:
+            earlier = [other for other in earlier if hold.received < other.free_from - self._slack]
+            for other in earlier:
+                if other.received < hold.free_from - self._slack:
+                    yield Finding(hold.rows[0][0], f"{_span(hold)}, while {_span(other)}")
+            earlier.append(hold)
+
+    def zombie(self, key: Key) -> Iterator[Finding]:
+        """Who lost the key changes none of its rows any more."""
+        for number, hold in enumerate(key.holds):
+            done = [(life, operation) for life, row in hold.rows for operation in row.done()]
+            last = max((operation.asked for _, operation in done), default=-math.inf)
+            for other in key.holds[number + 1 :]:
+                if other.received > last:
+                    break
+                for life, operation in done:
+                    if hold.received <= other.asked and other.received <= operation.asked:
+                        text = f"{operation.verb} of row {life.row_id} by {hold.token[:8]} worked"
+                        late = f"{operation.asked - other.received:.3f} s after the key had gone to {other.token[:8]}"
+                        yield Finding(life, f"{text} {late}")
+
+
+def check_with_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
+    """Return every violation that the history proves, of rows and of keys."""
+    return [*check(lives, final, slack=slack), *KeyChecker(gather_keys(lives, final), slack).violations()]
+
+
+def _starts(life: Life) -> list[tuple[Hold, float]]:
+    return [(hold, t) for hold in life.holds for t in hold.started]
+
+
+def _under(life: Life, token: str) -> Hold | None:
+    """The claim of a row under some token."""
+    return next((hold for hold in life.holds if hold.row.token == token), None)
+
+
+def _span(hold: KeyHold) -> str:
+    ids = [life.row_id for life, _ in hold.rows]
+    return f"{hold.token[:8]} had rows {ids[0]} to {ids[-1]} from {hold.received:.3f} to {hold.free_from:.3f}"

@@ -1,0 +1,94 @@
+"""What is broken on purpose, the rule that tells of it, and the round that brings it out soon."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from faststream_outbox.embedded import Database
+from tests.order import seed, spoiled, strangers
+from tests.order.settings import OrderSettings, Spoil
+from tests.order.worker import StallingWorker
+from tests.soak.checker import Kind
+from tests.soak.process import SoakProcess
+from tests.soak.settings import FaultRates, Settings
+
+NO_FAULTS: Final = FaultRates(every_seconds=600.0)
+# Few keys, so that much happens to each of them; a short lease, so that it runs out often.
+_PACE: Final[Mapping[str, Any]] = {
+    "workers": 3,
+    "lease_seconds": 0.3,
+    "rate": 400.0,
+    "lingering": 0.1,
+    "hot_keys": 4,
+    "cold_keys": 2,
+    "unkeyed": 0.0,
+    "slow": 0.0,
+    "fails": 0.0,
+    "delayed": 0.0,
+    "drain_seconds": 0.5,
+    "faults": NO_FAULTS,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One fault."""
+
+    name: str
+    kind: Kind
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self, database: Database, seed_number: int) -> OrderSettings:
+        """Make the round that brings it out."""
+        url = database.url("asyncpg")
+        return replace(OrderSettings(url, Path(), seed_number, until=0.0), **{**_PACE, **self.changes})
+
+
+def _ours(spoil: Spoil, kind: Kind, **changes: Any) -> Variant:
+    return Variant(spoil.__name__, kind, {"spoil": spoil, **changes})
+
+
+def _stranger(worker: Callable[[Settings, str], SoakProcess], kind: Kind, **changes: Any) -> Variant:
+    return Variant(worker.__name__, kind, {"worker": worker, "prepare": seed.COLUMNS, **changes})
+
+
+# Leases are lost when several rows wait to be settled under them.
+_LOST: Final[Mapping[str, Any]] = {
+    "worker": StallingWorker,
+    "handlers": ("many",),
+    "slow": 0.1,
+    "handler_seconds": 0.01,
+}
+# Claimers wait for each other's locks, in a long row.
+_ONE_STATEMENT: Final[Mapping[str, Any]] = {"hot_keys": 1, "cold_keys": 1, "handler_seconds": 0.02}
+_LEASES: Final[Mapping[str, Any]] = {
+    "prepare": strangers.LEASES,
+    "lease_seconds": 0.15,
+    "slow": 0.3,
+    "rate": 200.0,
+    "hot_keys": 2,
+    "cold_keys": 1,
+}
+
+OURS: Final = [
+    _ours(spoiled.no_producer_lock, "order", workers=1, lingering=0.5, hot_keys=2, cold_keys=1),
+    _ours(spoiled.head_by_time, "order", fails=0.15),
+    _ours(spoiled.fence_of_each_row, "order", **_LOST),
+    _ours(spoiled.claim_of_leased_heads, "exclusion"),
+    _ours(spoiled.gap_behind_the_head, "order", handler_seconds=0.02),
+]
+STRANGERS: Final = [
+    _stranger(strangers.SeedAdvisoryLocks, "exclusion"),
+    _stranger(strangers.SeedSkipLocked, "exclusion"),
+    _stranger(strangers.SeedHashShards, "order", prepare=seed.SHARDS, fails=0.05),
+    _stranger(strangers.SessionLocks, "exclusion", handler_seconds=0.05),
+    _stranger(strangers.OneStatement, "order", **_ONE_STATEMENT),
+    _stranger(strangers.ClockTimestamp, "order", **_LEASES),
+]
+# The same rounds, with nothing wrong.
+SOUND: Final = [
+    Variant("ours", "order", {"fails": 0.1, **_LOST, "drain_seconds": 20.0}),
+    _stranger(strangers.TwoStatements, "exclusion", **_ONE_STATEMENT),
+    _stranger(strangers.StatementTimestamp, "order", **_LEASES),
+]
