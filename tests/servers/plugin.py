@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from tests.pooler import PgBouncer
@@ -39,7 +40,16 @@ class Servers:
 
     def end(self) -> None:
         for server in self._servers.values():
-            server.end()
+            end(server)
+
+
+def end(server: Server) -> None:
+    """End a server, and make sure that nothing of it is left."""
+    mains = [psutil.Process(process.pid) for process in server.processes]
+    family = [*mains, *(child for main in mains for child in main.children(recursive=True))]
+    server.end()
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def need(kind: type[Installable], request: pytest.FixtureRequest) -> None:

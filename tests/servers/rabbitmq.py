@@ -31,8 +31,8 @@ class RabbitMQ(Server):
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     @property
-    def pids(self) -> list[int]:
-        return [*super().pids, *([self._ports.pid] if self._ports is not None and self._ports.runs else [])]
+    def processes(self) -> list[Process]:
+        return super().processes + ([self._ports] if self._ports is not None and self._ports.runs else [])
 
     async def prepare(self) -> None:
         (self.directory / "rabbitmq.conf").write_text(

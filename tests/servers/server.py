@@ -34,7 +34,7 @@ class Server(Installable):
     """
 
     #: A loaded machine is slow; one that hangs should be told.
-    seconds_to_start: ClassVar[float] = 60.0
+    seconds_to_start: ClassVar[float] = 120.0
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -68,9 +68,9 @@ class Server(Installable):
         return self._process is not None and self._process.runs
 
     @property
-    def pids(self) -> list[int]:
-        """The processes that it is."""
-        return [self._process.pid] if self._process is not None and self._process.runs else []
+    def processes(self) -> list[Process]:
+        """What runs of it."""
+        return [self._process] if self._process is not None and self._process.runs else []
 
     async def start(self) -> None:
         """Be up, whatever was before: stopped, killed, paused, or up already."""
