@@ -7,7 +7,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 from faststream.confluent import KafkaBroker as ConfluentBroker
 from faststream.kafka import KafkaBroker, TopicPartition
 
-from tests.servers.kafka import Kafka, KafkaCluster
+from tests.servers.kafka import ELSEWHERE, Kafka, KafkaCluster, KafkaElsewhere
 from tests.servers.round_trips import echoed, received
 
 
@@ -43,6 +43,17 @@ async def test_it_comes_back_with_its_data(own_kafka_server: Kafka, name: str, e
     broker = KafkaBroker(own_kafka_server.bootstrap_servers)
     subscriber = broker.subscriber(partitions=[TopicPartition(name, 0)], auto_offset_reset="earliest")
     assert await received(broker, subscriber) == ["hello"]
+
+
+async def test_one_that_runs_elsewhere_serves_as_well(
+    own_kafka_server: Kafka, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ELSEWHERE, own_kafka_server.bootstrap_servers)
+    elsewhere = KafkaElsewhere.given()
+    assert elsewhere is not None
+    await elsewhere.create_topic(name)
+    async with KafkaBroker(elsewhere.bootstrap_servers) as broker:
+        await broker.publish("hello", name)
 
 
 async def test_a_topic_that_nobody_created_is_unknown(own_kafka_server: Kafka, name: str) -> None:
