@@ -14,6 +14,7 @@ demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollback
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
+	@.venvs/$(VENV)/bin/python -m tests.servers.kafka_jars || true
 	@.venvs/$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter

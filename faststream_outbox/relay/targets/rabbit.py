@@ -10,6 +10,8 @@ from faststream.rabbit import RabbitBroker, RabbitExchange
 from faststream.rabbit.response import RabbitPublishCommand
 from faststream.response.publish_type import PublishType
 
+from pamqp.commands import Basic
+
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import OutageError, RefusedError
 from faststream_outbox.relay.targets.broker import BrokerTarget
@@ -28,7 +30,7 @@ class RabbitTarget(BrokerTarget):
     async def post(self, message: Outgoing) -> Awaitable[Any]:
         """Publish; a message that reaches no queue comes back, and is refused."""
         exchange, slash, key = message.destination.partition("/")
-        headers = dict(message.headers)
+        headers: dict[str, Any] = dict(message.headers)
         command = RabbitPublishCommand(
             message.payload,
             routing_key=key if slash else message.destination,
@@ -41,10 +43,18 @@ class RabbitTarget(BrokerTarget):
             persist=True,
             _publish_type=PublishType.PUBLISH,
         )
-        return asyncio.ensure_future(self.producer.publish(command))
+        return asyncio.create_task(self._confirm(command))
+
+    async def _confirm(self, command: RabbitPublishCommand) -> None:
+        confirmation = await self.producer.publish(command)
+        # A message that no queue wants comes back before it is confirmed, and that is no error to the client.
+        if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
+            raise RefusedError(f"No queue is bound for {command.destination!r}: the message was returned.")
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
+        if isinstance(error, RefusedError):
+            return error
         if isinstance(error, PublishError | DeliveryError | MessageProcessError | ChannelNotFoundEntity):
             return RefusedError(f"{type(error).__name__}: {error}")
         if isinstance(error, AMQPError | OSError | RuntimeError):
