@@ -8,7 +8,7 @@ from faststream_outbox.storage import OutboxRow
 
 
 def cloudevents_headers(source: str) -> ExtraHeaders:
-    """Name a row as an event: its queue is its type, unless a header `ce_type` says otherwise, and its key the subject."""
+    """Name a row as an event: its queue is the type, unless a header `ce_type` says otherwise, its key the subject."""
 
     def headers(row: OutboxRow) -> dict[str, str]:
         own = row.headers or {}

@@ -1,4 +1,4 @@
-"""Sends rows on, and says what becomes of them: confirmed ones are done, the others are as the broker's answer has it."""
+"""Sends rows on, and says what becomes of them: those that were confirmed are done, the others as it was answered."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import ExtraHeaders, Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
 from faststream_outbox.relay.targets.base import OutageError, RefusedError, Target
-from faststream_outbox.storage import Ack, OutboxRow, Outcome, Retry, Settlement
+from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.verdicts import Judge
 
@@ -49,7 +49,7 @@ class Forwarder:
         )
 
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
-        """Send the rows of a key up to the first that has to be tried again; one that is refused may let others pass."""
+        """Send the rows of a key up to the first that has to be tried again; one that is dead may let others pass."""
         settlements: list[Settlement] = []
         left = list(rows)
         while left:
@@ -66,7 +66,7 @@ class Forwarder:
                 break
             outcome = self._outcome(left[confirmed], error)
             settlements.append(Settlement(left[confirmed].lease, outcome))
-            if not self._lets_go_on(outcome):
+            if not isinstance(outcome, Dead):
                 break
             left = left[confirmed + 1 :]
         return settlements
@@ -90,10 +90,6 @@ class Forwarder:
                 return self._judge.outcome(delivery, error)
             case _:
                 return self._judge.outcome(OutboxDelivery.of(row), error)
-
-    @staticmethod
-    def _lets_go_on(outcome: Outcome) -> bool:
-        return not isinstance(outcome, Retry)
 
 
 def _untouched(row: OutboxRow) -> Retry:

@@ -1,7 +1,7 @@
 """What a user holds: a relay from the queues of an outbox to another broker."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from faststream.middlewares import AckPolicy
 
@@ -15,6 +15,7 @@ from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrateg
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
+from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
@@ -22,7 +23,7 @@ from faststream_outbox.subscriber.verdicts import Judge
 
 # A claim, and what one statement settles; beyond that nothing is saved.
 _BATCH: Final = 500
-# So many keys are on their way at once, each waiting for its own confirmations: the broker's client sends them together.
+# So many keys are on their way at once, each waiting for confirmations of its own; the client sends them together.
 _KEYS_AT_ONCE: Final = 64
 
 
@@ -58,11 +59,12 @@ class Relay:
         routes: Mapping[str, Route],
         source: str | None = None,
         ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
-        on_dead: Literal["skip", "park"] = "skip",
+        on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         lease_ttl_seconds: float = 60.0,
         cloudevents: bool = False,
     ) -> None:
+        check_on_dead(on_dead)
         if not isinstance(broker, OutboxBroker):
             raise TypeError(f"A relay reads an OutboxBroker, not a {type(broker).__name__}.")
         self._broker = broker
@@ -70,7 +72,8 @@ class Relay:
         self._target = make_target(to)
         for destination in self._routes.fixed:
             self._target.check(destination)
-        self._source = check_name("source", source or broker.config.broker_config.client.store.outbox_table.name)
+        store: Any = broker.config.broker_config.store
+        self._source = check_name("source", source or store.outbox_table.name)
         self._extra = cloudevents_headers(self._source) if cloudevents else None
         self._strategy = retry_strategy or DEFAULT_RETRY
         self._options = PipelineOptions(
@@ -80,6 +83,7 @@ class Relay:
             rows_per_key=_BATCH,
             lease_seconds=check_number("lease_ttl_seconds", lease_ttl_seconds),
             ordering=check_ordering(ordering),
+            on_dead=on_dead,
         )
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
@@ -106,7 +110,8 @@ class Relay:
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
-        judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, config.last_exception_renderer, monitor)
+        renderer, on_dead = config.last_exception_renderer, self._options.on_dead
+        judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, renderer, monitor, on_dead=on_dead)
         self._forwarder = Forwarder(
             self._target, self._routes, judge, self._outage, source=self._source, extra=self._extra
         )

@@ -9,7 +9,6 @@ from aiormq.exceptions import ChannelNotFoundEntity, PublishError
 from faststream.rabbit import RabbitBroker, RabbitExchange
 from faststream.rabbit.response import RabbitPublishCommand
 from faststream.response.publish_type import PublishType
-
 from pamqp.commands import Basic
 
 from faststream_outbox.relay.outgoing import Outgoing

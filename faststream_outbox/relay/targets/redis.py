@@ -32,7 +32,8 @@ class RedisTarget(BrokerTarget):
 
     async def post(self, message: Outgoing) -> Awaitable[Any]:
         """Send one command; its answer is the confirmation."""
-        return asyncio.ensure_future(self.producer.publish(_command(message)))
+        sending: Awaitable[Any] = asyncio.ensure_future(self.producer.publish(_command(message)))
+        return sending
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all in one go: a command by itself would need a connection by itself."""
