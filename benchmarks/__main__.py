@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         epilog="scenarios: " + "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()),
     )
     scale = parser.add_mutually_exclusive_group()
-    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="about 4 minutes (default)")
+    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="about 10 minutes (default)")
     scale.add_argument("--full", dest="scale", action="store_const", const="full", help="more rounds, longer runs")
     parser.add_argument("--only", type=_scenarios, metavar="A,B", help=f"some scenarios only: {names}")
     parser.add_argument("--driver", choices=DRIVERS, help="one driver only")

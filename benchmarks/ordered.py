@@ -21,7 +21,7 @@ NO_KEYS: Final = "no keys"
 # What rows with keys are drained at, at least, beside rows without.
 TARGET: Final = 0.8
 # And from a large backlog beside a small one: as flat as a claim has to be.
-FLAT: Final = 1 / 1.3
+FLAT: Final = 0.77
 # How often it is looked whether all is done: seldom enough that nobody notices.
 _LOOK_EVERY: Final = 0.002
 # How long what was handled last may take to be settled.
@@ -148,7 +148,7 @@ async def run(bench: Bench) -> list[Result]:
     with Processes(max(sizes.processes)) as processes:
         for driver in bench.drivers:
             contest = Contest(bench, driver, processes, sizes.messages)
-            results.append(await contest.measure((sizes.messages,), sizes.rounds))
+            results.append(await contest.measure((sizes.messages,), sizes.rounds, warmup=sizes.warmup))
         contest = Contest(bench, bench.drivers[0], processes, sizes.of_backlog)
         results.append(await contest.measure((sizes.of_backlog, sizes.backlog), sizes.rounds_of_backlog))
     return results
@@ -163,7 +163,7 @@ class Contest:
         self._processes = processes
         self._messages = messages
 
-    async def measure(self, backlogs: tuple[int, ...], rounds: int) -> Result:
+    async def measure(self, backlogs: tuple[int, ...], rounds: int, *, warmup: int = 0) -> Result:
         """Let strategies, processes and backlogs take turns."""
         sizes = SIZES[self._bench.scale]
         cases = [Case(name, of, rows) for rows in backlogs for of in sizes.processes for name in (NO_KEYS, *ORDERINGS)]
@@ -178,7 +178,7 @@ class Contest:
                 await table.create()
             turns = {str(case): self._turn(case, tables[case.rows, case.name != NO_KEYS]) for case in cases}
             what = f"{self._driver}, {self._messages:,} of {backlogs[-1]:,}"
-            measured = await self._bench.interleave(what, turns, rounds=rounds, warmup=sizes.warmup)
+            measured = await self._bench.interleave(what, turns, rounds=rounds, warmup=warmup)
             for table in tables.values():
                 await table.outbox.drop()
         return self._result({case: measured[str(case)] for case in cases}, backlogs)

@@ -46,6 +46,10 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Write messages in one statement; returns their rows' ids, in their order."""
         bodies = cmd.batch_bodies
+        if isinstance(cmd.keys, str):
+            raise TypeError(
+                f"keys has a key for each message, as a list; {cmd.keys!r} for all would be [{cmd.keys!r}] * n."
+            )
         keys = [cmd.key] * len(bodies) if cmd.keys is None else list(cmd.keys)
         if len(keys) != len(bodies):
             raise ValueError(f"keys has {len(keys)} entries for {len(bodies)} messages: one each, None for no key.")

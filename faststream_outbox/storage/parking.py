@@ -12,6 +12,8 @@ from typing import Any, Final
 PARKED: Final = "outbox-parked"
 # What the cause says where an operator parked the row, in the place of a `FailureReason`.
 BY_OPERATOR: Final = "operator"
+# A line of a list, for people to read.
+_LONGEST_LINE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,12 @@ class Cause:
 
     def __str__(self) -> str:
         return ": ".join(text for text in (self.reason, self.exception) if text)
+
+    @property
+    def line(self) -> str:
+        """The same in a line: what was raised says first what it is, and then where it came from."""
+        first = str(self).partition("\n")[0].rstrip()
+        return first if len(first) <= _LONGEST_LINE else f"{first[: _LONGEST_LINE - 1]}…"
 
 
 def with_cause(headers_json: str | None, cause: Cause) -> str:

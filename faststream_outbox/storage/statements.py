@@ -90,7 +90,9 @@ CLAIMED_ROW: Final = ROW.replace("o.acquired_token", "NULL::uuid")
 # What the dead-letter table keeps of a row.
 DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,
          created_at, first_attempt_at, last_attempt_at, failure_reason, last_exception"""
-LEASE: Final = """acquired_at = now(), deliveries_count = least(o.deliveries_count, 9223372036854775806) + 1,
+# A delivery more than before, but for the last one that can be counted.
+DELIVERED: Final = "least(o.deliveries_count, 9223372036854775806) + 1"
+LEASE: Final = f"""acquired_at = now(), deliveries_count = {DELIVERED},
        lease_expires_at = now() + make_interval(secs => $2::float8), acquired_token = $1::uuid"""
 # The rows of a batch that still are the caller's. The array stands twice: probing the index with all of it at once
 # visits, and locks, in the order of ids; a plain join may as well walk the whole index.

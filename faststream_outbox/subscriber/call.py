@@ -131,10 +131,11 @@ class Call:
     def _in_parts(self) -> list[Settlement]:
         """Have the rows of a key run again, at once and in parts, because one of them blocks those behind it.
 
-        What was written for all of them is one transaction, of which no part can be kept.
+        What was written for all of them is one transaction, of which no part can be kept. Only the first is written so;
+        that they were so many is remembered of each, so that they come in halves.
         """
-        head = self.deliveries[0]
-        return [Settlement(head.lease, Retry(0.0, head.attempts_count, company=len(self.deliveries)))]
+        company = len(self.deliveries)
+        return [Settlement(each.lease, Retry(0.0, each.attempts_count, company=company)) for each in self.deliveries]
 
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
         outcomes = [judge.outcome(each, error) for each in self.deliveries]

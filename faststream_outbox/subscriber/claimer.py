@@ -61,6 +61,8 @@ class Claimer(Loop):
         self._suspect_patience = _SUSPECT_SLICE
         self._claimed_at = -math.inf
         self._waits_for_handlers = False
+        # Whether rows without a key took all of the room when keys were to be looked for.
+        self._keys_left_out = False
         self._open = asyncio.Event()
         self._open.set()
 
@@ -99,13 +101,18 @@ class Claimer(Loop):
             await self._run_suspects()
         self._pause.forget_calls()
         room = max(1, min(self._batch_size, self._pace.capacity - self._ledger.occupied))
+        ordered = await self._claim_left_out(room)
+        if ordered >= room:
+            self._claimed_at = time.monotonic()
+            self._pause.shorten()
+            return
         claim = await self._to_its_end(
-            lambda lane: lane.claim(self._cursor, limit=room, lease_seconds=self._lease_seconds), self._take
+            lambda lane: lane.claim(self._cursor, limit=room - ordered, lease_seconds=self._lease_seconds), self._take
         )
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not when the wait for more is over
-        runs = await self._claim_runs(room - len(claim.rows), idle=not claim.more)
-        if claim.rows or runs:
+        ordered = ordered or await self._claim_runs(room - len(claim.rows), idle=not claim.more)
+        if claim.rows or ordered:
             self._pause.shorten()
         elif self._suspects_left:
             self._suspects_at = 0.0  # there is nothing else to run, so they need not share the time
@@ -118,16 +125,23 @@ class Claimer(Loop):
         await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
         self._keys.restart()
 
+    async def _claim_left_out(self, room: int) -> int:
+        """Claim rows with a key first, for half of the room, if those without one took all of it before."""
+        return await self._claim_runs((room + 1) // 2, idle=False) if self._keys_left_out else 0
+
     async def _claim_runs(self, room: int, *, idle: bool) -> int:
-        """Claim rows with a key, for which there may be no room left; returns how many runs came."""
-        if room <= 0 or not (idle or self._keys.are_due):
+        """Claim rows with a key, for which there may be no room left; returns how many came."""
+        if not (idle or self._keys.are_due):
+            return 0
+        self._keys_left_out = room <= 0
+        if self._keys_left_out:
             return 0
         claim = await self._to_its_end(
             lambda lane: self._keys.claim(lane, room, self._pace.run_length), self._take_runs
         )
         if claim.suspects:
             self._suspects_left = True
-        return len(claim.runs)
+        return sum(len(run.rows) for run in claim.runs)
 
     def _patience(self) -> float:
         """How long to wait at most: for a look below the marks, where late commits are, and for leases that ran out."""
@@ -192,8 +206,7 @@ class Claimer(Loop):
         )
         if claim.rows or not self._keys.have_suspects:
             return bool(claim.rows)
-        runs = await self._to_its_end(self._keys.claim_suspect, self._keep_runs_aside)
-        return bool(runs.runs)
+        return await self._to_its_end(self._keys.claim_suspect, self._keep_runs_aside) is not None
 
     async def _to_its_end(
         self, operation: Callable[[StoreConnection], Awaitable[_T]], take: Callable[[_T], None]
@@ -219,8 +232,8 @@ class Claimer(Loop):
             self._keep_runs_aside(claim)
             self._ledger.admit_all()
 
-    def _keep_runs_aside(self, claim: RunClaim) -> None:
-        if claim.runs:
+    def _keep_runs_aside(self, claim: RunClaim | None) -> None:
+        if claim is not None:
             self._journal.claimed(self._cursor.queues, [row for run in claim.runs for row in run.rows])
             self._ledger.add_runs(claim.runs, claim.expires_at)
 

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from faststream_outbox.storage import StoreConnection
-from faststream_outbox.storage.ordering import KeyCursor, Ordering, OwnShards, RunClaim
+from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, Ordering, OwnShards, RunClaim
 
 # While rows without a key are claimed one batch after the other, keys are looked for so often.
 _LOOK_EVERY: Final = 0.05
+# At how many places suspects are remembered: the others are met again. And at how many they are looked for at a time.
+_MOST_PLACES: Final = 100
+_LOOKS: Final = 10
 # How much the length of a claim's runs counts against those before it.
 _WEIGHT: Final = 0.2
 
@@ -32,8 +35,14 @@ class Keys:
         self._lease_seconds = lease_seconds
         self._length = 1.0
         self._looked_at = -math.inf
-        # Whether keys were met whose holder let its lease run out.
-        self.have_suspects = True  # for all we know
+        # Where keys were met whose holder let its lease run out. A claim of fresh ones tells, and comes by every key;
+        # to look for them by themselves would be a walk through all keys, however large the backlog.
+        self._suspected: dict[tuple[str, KeyPosition], None] = {}
+
+    @property
+    def have_suspects(self) -> bool:
+        """Whether keys were met whose holder let its lease run out."""
+        return bool(self._suspected)
 
     @property
     def are_due(self) -> bool:
@@ -63,19 +72,28 @@ class Keys:
             rows_per_key=min(self._rows_per_key, run_length),
             lease_seconds=self._lease_seconds,
         )
-        self.have_suspects = self.have_suspects or claim.suspects
+        if claim.suspects and len(self._suspected) < _MOST_PLACES:
+            self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:
             length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
             self._length += _WEIGHT * (length - self._length)
         return claim
 
-    async def claim_suspect(self, lane: StoreConnection) -> RunClaim:
-        """Claim one key whose lease ran out."""
-        self._suspects.restart()
-        while True:
+    async def claim_suspect(self, lane: StoreConnection) -> RunClaim | None:
+        """Claim one key whose lease ran out, at one of the places where such were met; None where there are none.
+
+        What may have been with its head will come alone, too.
+        """
+        for place in list(self._suspected)[:_LOOKS]:
+            self._suspects.go_to(*place)
             claim = await lane.claim_runs(
-                self._suspects, keys=1, rows_per_key=1, lease_seconds=self._lease_seconds, suspects=True
+                self._suspects,
+                keys=1,
+                rows_per_key=self._rows_per_key,
+                lease_seconds=self._lease_seconds,
+                suspects=True,
             )
-            if claim.runs or self._suspects.at_rest:
-                self.have_suspects = bool(claim.runs)
+            if claim.runs:
                 return claim
+            del self._suspected[place]
+        return None

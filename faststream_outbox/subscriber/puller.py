@@ -53,6 +53,7 @@ class Puller:
         # Whoever takes one row now and then holds no shards, and looks at all of them.
         whole = None if isinstance(ordering, HashShards) else ordering
         self._keys = Keys(self._cursor.queues, rows_per_key=1, lease_seconds=lease_seconds, ordering=whole)
+        self._heads_next = False
         self._lease_seconds = lease_seconds
         self._max_deliveries = max_deliveries
         self._on_dead: OnDead = on_dead
@@ -160,11 +161,18 @@ class Puller:
     async def _claim_one(self) -> Held | None:
         if time.monotonic() >= self._suspects_at and (held := await self._claim_suspect()) is not None:
             return held
-        claim = await self._claim(lambda lane: lane.claim(self._cursor, limit=1, lease_seconds=self._lease_seconds))
+        # After a row without a key it is a key's turn: none waits until there are no others.
+        heads_first = self._heads_next and self._keys.are_due
+        first, second = (self._claim_head, self._claim_row) if heads_first else (self._claim_row, self._claim_head)
+        claim = await self._claim(first)
         if not claim.rows:
-            claim = await self._claim(self._claim_head)
+            claim = await self._claim(second)
+        self._heads_next = any(row.entity_key is None for row in claim.rows)
         self._journal.claimed(self._cursor.queues, claim.rows)
         return await self._take(claim) if claim.rows else await self._claim_suspect()
+
+    async def _claim_row(self, lane: StoreConnection) -> Claim:
+        return await lane.claim(self._cursor, limit=1, lease_seconds=self._lease_seconds)
 
     async def _claim_head(self, lane: StoreConnection) -> Claim:
         """Claim the first row of a key; alone, its lease is like any other's."""
@@ -175,7 +183,8 @@ class Puller:
                 return _as_rows(claim)
 
     async def _claim_suspect_head(self, lane: StoreConnection) -> Claim:
-        return _as_rows(await self._keys.claim_suspect(lane))
+        claim = await self._keys.claim_suspect(lane)
+        return Claim([], 0.0, more=False) if claim is None else _as_rows(claim)
 
     async def _claim_suspect(self) -> Held | None:
         if len(self._ledger):

@@ -119,9 +119,12 @@ async def test_a_delayed_message_holds_up_its_key_and_no_other(postgres: Postgre
 
     async with postgres.transaction() as session:
         delayed = {"key": "a", "number": 1}
-        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(seconds=0.5))
+        await broker.publish(delayed, queue="q", session=session, key="a", activate_in=timedelta(hours=1))
     await publish_keyed(broker, postgres, ("a", 2), ("b", 1), ("b", 2))
     async with started(broker):
+        await until(lambda: len(seen) == 2)
+        await postgres.run("UPDATE outbox SET next_attempt_at = now() WHERE entity_key = 'a'")
+        await postgres.run("SELECT pg_notify('outbox_outbox', 'q')")
         await until_empty(postgres)
     assert seen == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
 
@@ -236,6 +239,23 @@ async def test_a_key_of_a_dead_process_is_taken_over(postgres: PostgresBackend, 
     assert seen == [1, 2]
 
 
+async def test_whatever_a_dead_process_had_of_a_key_comes_alone(postgres: PostgresBackend, ordering: Ordering) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", ordering=ordering, lease_ttl_seconds=5, batch=True, max_records=4)
+    async def handle(bodies: list[dict[str, Any]]) -> None:
+        calls.append([body["number"] for body in bodies])
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(6)))
+    await postgres.run(
+        "UPDATE outbox SET acquired_token = gen_random_uuid(), lease_expires_at = now() + interval '1 s', "
+        "deliveries_count = 1 WHERE id = (SELECT min(id) FROM outbox)"
+    )
+    async with started(broker):
+        await until_empty(postgres)
+    assert calls == [[0], [1], [2], [3], [4, 5]]
+
+
 async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend, ordering: Ordering) -> None:
     broker, calls = broker_on(postgres), list[list[int]]()
 
@@ -251,6 +271,25 @@ async def test_a_batch_of_one_key_shares_a_transaction(postgres: PostgresBackend
         await until_empty(postgres)
     assert calls[0] == list(range(6))
     assert [number for call in calls[1:] for number in call] == list(range(6))
+
+
+async def test_a_verdict_in_a_batch_that_shares_a_transaction_is_found_by_halves(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
+    broker, calls = broker_on(postgres), list[list[int]]()
+
+    @broker.subscriber("q", ordering=ordering, batch=True, retry_strategy=AT_ONCE)
+    async def handle(bodies: list[dict[str, Any]], batch: OutboxBatchMessage, session: OutboxSession) -> None:
+        assert session is not None
+        calls.append([body["number"] for body in bodies])
+        if 40 in calls[-1]:
+            await batch.messages[calls[-1].index(40)].reject()
+
+    await publish_keyed(broker, postgres, *(("a", number) for number in range(64)))
+    async with started(broker):
+        await until_empty(postgres)
+    assert [number for call in calls if len(call) == 1 or 40 not in call for number in call] == list(range(64))
+    assert len(calls) < 25, "each message before it had the whole batch handled again"
 
 
 async def test_in_a_batch_of_one_key_a_nack_blocks_those_behind_it(

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from faststream_outbox import NoRetry, OutboxBroker
+from faststream_outbox import HashShards, NoRetry, OutboxBroker
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
@@ -21,7 +21,7 @@ async def consumer(postgres: PostgresBackend, outbox_postgres: Database) -> Asyn
     """An engine whose connections have the role of a consumer."""
     page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
     rights = RIGHTS.findall(page[page.index("A consumer needs") :])
-    assert {table for _, table in rights} == {"outbox", "outbox_dlq"}
+    assert {table for _, table in rights} == {"outbox", "outbox_dlq", "outbox_shards"}
     role = f"consumer_{uuid4().hex}"
     await postgres.run(f"CREATE ROLE {role}")
     for right, table in rights:
@@ -39,11 +39,15 @@ async def test_a_consumer_needs_no_more(postgres: PostgresBackend, consumer: Asy
     records, answers = Records(), list[int]()
     producer = broker_on(postgres)
     broker = OutboxBroker(
-        consumer, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table, logger=records.logger
+        consumer,
+        outbox_table=postgres.outbox_table,
+        dlq_table=postgres.dlq_table,
+        shards_table=postgres.shards_table,
+        logger=records.logger,
     )
 
     @broker.publisher("answers")
-    @broker.subscriber("q", retry_strategy=NoRetry())
+    @broker.subscriber("q", retry_strategy=NoRetry(), ordering=HashShards())
     async def handle(number: int) -> int:
         if number < 0:
             raise ValueError
@@ -55,7 +59,9 @@ async def test_a_consumer_needs_no_more(postgres: PostgresBackend, consumer: Asy
 
     async with started(broker):
         await publish(producer, postgres, 1, -1)
-        await until(lambda: answers == [1])
+        async with postgres.transaction() as session:
+            await producer.publish(2, queue="q", session=session, key="a")
+        await until(lambda: sorted(answers) == [1, 2])
         await until_empty(postgres)
         assert await broker.ping()
         await broker.stats()

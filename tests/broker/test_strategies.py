@@ -164,6 +164,35 @@ async def test_a_missing_table_of_shards_is_told_and_holds_up_keys_only(postgres
         await until(lambda: seen == [1, 2])
 
 
+@pytest.mark.usefixtures("quick_shards")
+async def test_without_its_shards_a_broker_is_not_well_and_still_stops_in_order(postgres: PostgresBackend) -> None:
+    records, running, go_on, handled = Records(), asyncio.Event(), asyncio.Event(), list[int]()
+    broker = broker_on(postgres, records)
+
+    @broker.subscriber("q", ordering=HashShards())
+    async def handle(body: dict[str, Any]) -> None:
+        running.set()
+        await go_on.wait()
+        handled.append(body["number"])
+
+    await publish_keyed(broker, postgres, ("a", 1))
+    await broker.start()
+    await running.wait()
+    assert await broker.ping()
+    await postgres.run("ALTER TABLE outbox_shards RENAME TO elsewhere")
+    async with asyncio.timeout(30):
+        while await broker.ping():
+            await asyncio.sleep(0.05)
+    stopping = asyncio.create_task(broker.stop())
+    await until(lambda: records.named("release_failed"))
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    assert handled == [1]
+    assert await postgres.rows() == []
+    await postgres.run("ALTER TABLE elsewhere RENAME TO outbox_shards")
+
+
 def test_shards_without_a_table_are_refused_where_they_are_asked_for(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres, shards_table=None)
     with pytest.raises(ValueError, match="make_shards_table"):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Retry, Settled
+from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Park, Retry, Settled
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -118,8 +118,8 @@ async def test_a_row_that_failed_blocks_its_key_until_it_is_due(backend: Backend
     assert second.next_due == pytest.approx(30, abs=5)
     await backend.pass_time(31)
     again = await claim(backend, cursor=begun())
-    assert payloads(again) == {"a": [b"1", b"2"]}
-    assert [row.attempts_count for row in again.runs[0].rows] == [1, 0]
+    assert payloads(again) == {"a": [b"1"]}
+    assert [(row.attempts_count, row.deliveries_count) for row in again.runs[0].rows] == [(1, 2)]
 
 
 async def test_a_row_that_was_not_reached_is_as_it_was(backend: Backend) -> None:
@@ -145,6 +145,31 @@ async def test_the_fence_is_the_heads(backend: Backend) -> None:
     assert (await settle(backend, thief, Ack())).held == {thief.lease}
 
 
+async def test_what_may_have_been_with_a_suspect_comes_alone_as_well(backend: Backend) -> None:
+    await fill(backend, *"aaaaa")
+    await claim(backend, rows_per_key=3, cursor=begun())
+    await backend.pass_time(61)
+    came, suspects = list[list[bytes]](), True
+    while runs := (await claim(backend, rows_per_key=3, suspects=suspects, cursor=begun())).runs:
+        came.append([row.payload for row in runs[0].rows])
+        assert [row.deliveries_count for row in runs[0].rows] == ([2] if suspects else [1] * len(runs[0].rows))
+        await settle(backend, runs[0], *(Ack() for _ in runs[0].rows))
+        suspects = False
+    assert came == [[b"0"], [b"1"], [b"2"], [b"3", b"4"]], "one of the first three may have ended its process"
+
+
+async def test_a_run_ends_before_a_row_that_comes_alone(backend: Backend) -> None:
+    await fill(backend, *"aaa")
+    await claim(backend, cursor=begun())
+    await backend.pass_time(61)
+    [suspect] = (await claim(backend, suspects=True, cursor=begun())).runs
+    await settle(backend, suspect, Ack())
+    [run] = (await claim(backend, cursor=begun())).runs
+    async with backend.store.connect() as lane:
+        await lane.release(run.rows)
+    assert payloads(await claim(backend, cursor=begun())) == {"a": [b"1"]}
+
+
 async def test_expired_keys_are_left_to_whoever_asks_for_suspects(backend: Backend) -> None:
     await fill(backend, *"ab")
     assert len((await claim(backend, cursor=begun())).runs) == 2
@@ -162,6 +187,16 @@ async def test_dead_rows_are_kept_and_the_run_goes_on(backend: Backend) -> None:
     assert await backend.rows() == []
     [dead] = await backend.dead_letters()
     assert (dead.payload, dead.entity_key, dead.failure_reason) == (b"1", "a", "rejected")
+
+
+@pytest.mark.parametrize("outcome", [Retry(30.0, 1), Dead("rejected"), Park(Dead("rejected"))])
+@pytest.mark.parametrize("behind", [0, 1], ids=["head", "behind it"])
+async def test_a_delivery_is_counted_wherever_the_row_stood(backend: Backend, outcome: Outcome, behind: int) -> None:
+    await fill(backend, *"aa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, *([Ack()] * behind), outcome)
+    row = (await backend.dead_letters() if isinstance(outcome, Dead) else await backend.rows())[0]
+    assert (row.payload, row.deliveries_count) == (b"%d" % behind, 1)
 
 
 async def test_outputs_come_with_the_end_of_their_rows(backend: Backend) -> None:

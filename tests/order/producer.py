@@ -13,6 +13,8 @@ class OrderProducer(Producer):
     """Some publishers at once, on the same keys as those of other processes."""
 
     settings: OrderSettings
+    # Whoever publishes for a key waits for those before it, of which some are stopped, and is cut off meanwhile.
+    reconnect_seconds = 40.0
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)

@@ -158,9 +158,14 @@ class KeyChecker:
                         yield Finding(life, f"{text} {late}")
 
 
+def check_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
+    """Return every violation that the history proves of keys."""
+    return list(KeyChecker(gather_keys(lives, final), slack).violations())
+
+
 def check_with_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
     """Return every violation that the history proves, of rows and of keys."""
-    return [*check(lives, final, slack=slack), *KeyChecker(gather_keys(lives, final), slack).violations()]
+    return [*check(lives, final, slack=slack), *check_keys(lives, final, slack)]
 
 
 def _starts(life: Life) -> list[tuple[Hold, float]]:

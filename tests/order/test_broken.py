@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
 from tests.order import seed
-from tests.order.rules import check_with_keys
+from tests.order.rules import check_keys
 from tests.order.variants import OURS, SOUND, STRANGERS, Variant
 from tests.soak.checker import FinalState, Kind, kinds
 from tests.soak.history import Event
@@ -27,7 +27,7 @@ ROUNDS, SECONDS = 3, 9.0
 def test_what_is_broken_is_found(outbox_postgres: Database, variant: Variant) -> None:
     def seen(events: Sequence[Event]) -> bool:
         # An opinion on an unfinished history decides when to stop, and nothing else.
-        return variant.kind in kinds(check_with_keys(assemble(events), FinalState()))
+        return variant.kind in kinds(check_keys(assemble(events), FinalState()))
 
     print(f"OUTBOX_SOAK_SEED={SEED}")  # noqa: T201 - to repeat the run
     found: Counter[Kind] = Counter()

@@ -66,7 +66,7 @@ _LEASES: Final[Mapping[str, Any]] = {
     "prepare": strangers.LEASES,
     "lease_seconds": 0.15,
     "slow": 0.3,
-    "rate": 200.0,
+    "rate": 400.0,
     "hot_keys": 2,
     "cold_keys": 1,
 }

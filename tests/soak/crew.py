@@ -113,6 +113,9 @@ class Crew:
             self.start("worker")
         for _ in range(self._settings.producers):
             self.start("producer")
+        # On a machine that is busy a short round would be over before it began.
+        for member in self.members:
+            member.wait_until_it_listens()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,14 +18,15 @@ from tests.soak.settings import Settings
 
 # No statement of a soak takes that long, unless somebody waits for ever.
 OPERATION_SECONDS: Final = 10.0
-# For how long a process may find no way back to the server; the server's own restart is part of it.
-RECONNECT_SECONDS: Final = 12.0
 # What no lost connection explains.
 _MISTAKES: Final = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
 class SoakProcess(ABC):
     """SIGTERM: finish what was begun, and leave. SIGUSR1: be quick and do no more harm, the round is being drained."""
+
+    # For how long it may find no way back to the server; the server's own restart is part of it.
+    reconnect_seconds = 12.0
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.stopping = asyncio.Event()
@@ -71,7 +72,7 @@ class SoakProcess(ABC):
                 raise
             except Exception as error:
                 self.history.write(Trouble, where, f"{type(error).__name__}: {error}"[:200])
-                if time.monotonic() - self._worked_at[where] > RECONNECT_SECONDS:
+                if time.monotonic() - self._worked_at[where] > self.reconnect_seconds:
                     raise
                 await asyncio.sleep(self.rng.uniform(0.01, 0.1))
 

@@ -70,7 +70,8 @@ class Settings:
     # The share of handlers that take about as long as the lease, or longer.
     slow: float = 0.2
     faults: FaultRates = field(default_factory=FaultRates)
-    # The slowest way to an empty table is a lease that runs out, a retry, and every suspect claimed alone.
+    # For how long nothing may leave the table while it is emptied: the slowest way is a lease that runs out (that of a
+    # shard, maybe), a retry, and every suspect claimed alone.
     drain_seconds: float = 20.0
     store: Callable[[AsyncEngine], PostgresStore] = make_store
     worker: "Callable[[Settings, str], SoakProcess]" = make_worker

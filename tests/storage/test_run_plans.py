@@ -6,31 +6,19 @@ from sqlalchemy import text
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.statements import LANE_SETTINGS, Statements
 from tests.backends import PostgresBackend
-from tests.storage.test_plans import (
-    COUNTS,
-    IDS,
-    NUMBERS,
-    OUTPUTS,
-    TEXTS,
-    TOKEN,
-    TOKENS,
-    check_probes_only,
-    driver,
-    explain,
-)
+from tests.storage.test_key_plans import SETTLE
+from tests.storage.test_plans import IDS, TOKEN, check_probes_only, driver, explain
 
 __all__ = ["driver"]  # a fixture: one driver will do here, too
 
 VISITS = 500
 WALK = f"'q', '', -1, 100, {VISITS}, false"
-HEAD_OF_EACH = "array_fill(1::bigint, ARRAY[500])"
 ARGUMENTS = {
     "claim": f"'{TOKEN}', 60, {WALK}, 10",
     "claim_shards": f"'{TOKEN}', 60, {WALK}, 10, 15, ARRAY[1, 2, 3]",
     "lock_keys": WALK,
     "claim_locked": f"'{TOKEN}', 60, 'q', false, 10, {IDS}",
-    "settle": f"{IDS}, {TOKENS}, {IDS}, {IDS}, {IDS}, {IDS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}, "
-    f"{HEAD_OF_EACH}, {OUTPUTS}, {IDS}, {IDS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
+    "settle": SETTLE,
 }
 # How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
 MOST_TOUCHED = 4 * VISITS + VISITS * 10

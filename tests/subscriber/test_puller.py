@@ -128,6 +128,19 @@ async def test_a_suspect_is_not_starved_by_a_busy_queue(backend: Backend) -> Non
                     break
 
 
+async def test_a_key_is_not_starved_by_rows_without_one(backend: Backend) -> None:
+    await fill(backend, 10)
+    await backend.insert(NewRow("q", b"ordered", key="a"))
+    async with pulling(backend) as puller:
+        taken = []
+        for _ in range(2):
+            held = await puller.pull(5)
+            assert held is not None
+            taken.append(held.row.payload)
+            await puller.settle(held.lease, Ack())
+    assert taken == [b"0", b"ordered"]
+
+
 async def test_too_many_deliveries_are_buried_unseen(backend: Backend) -> None:
     await fill(backend, 1)
     await backend.claim("q", lease_seconds=1)

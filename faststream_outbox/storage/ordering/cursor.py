@@ -2,9 +2,9 @@
 
 import math
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Final
 
 from faststream_outbox.storage.ordering.shards import OwnShards
@@ -17,8 +17,6 @@ BEGINNING: Final[KeyPosition] = ("", -(2**63))
 LAST_ID: Final = 2**63 - 1
 # Heads that one claim looks at, at most: it takes some milliseconds however many keys there are.
 MOST_VISITS: Final = 500
-# Of how many places a claimer chooses one that has met another: more than there are claimers, usually.
-_PLACES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,11 @@ class KeyCursor:
         self._rounds[plan.queue].record(last=last, ended=ended, found=found, lost=lost, next_due=next_due)
         return not self.at_rest
 
+    def go_to(self, queue: str, after: KeyPosition) -> None:
+        """Have the next claim look at that queue, behind that key."""
+        self._turn = self.queues.index(queue)
+        self._rounds[queue].at = after
+
     @property
     def at_rest(self) -> bool:
         """Whether a whole round of every queue found nothing."""
@@ -87,8 +90,8 @@ class _Round:
     """One queue's round: from its first key to its last; before the first one, from anywhere."""
 
     def __init__(self) -> None:
-        # Where some of the last claims ended.
-        self._places: deque[str] = deque(maxlen=_PLACES)
+        # Where the first claim ended, and the last one.
+        self._ends: tuple[str, str] | None = None
         self.at = self._anywhere()
         self._whole = False
         self._found = False
@@ -106,10 +109,10 @@ class _Round:
         self._parted = self._parted and not found
         if not ended and last is not None:
             self.at = (last, LAST_ID)
+            self._ends = (last if self._ends is None else self._ends[0], last)
             if lost and not found and not self._parted:
                 # Once, until something is found: whoever locks keys for longer must not keep us from coming to rest.
                 self.at, self._whole, self._parted = self._anywhere(), False, True
-            self._places.append(last)
             return
         if self._whole:
             self.at_rest = not self._found
@@ -117,5 +120,7 @@ class _Round:
         self.at, self._whole, self._found, self._next_due = BEGINNING, True, False, math.inf
 
     def _anywhere(self) -> KeyPosition:
-        # While nothing is known of the keys: most are numbers or identifiers of hexadecimal digits.
-        return random.choice(self._places or "0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret
+        # Most keys are numbers or identifiers of hexadecimal digits, behind a prefix that they have in common.
+        first, last = self._ends or ("", "")
+        prefix = commonprefix([first, last]) if first != last else ""  # noqa: RUF071 - by characters, as it is meant
+        return prefix + random.choice("0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret

@@ -24,6 +24,11 @@ def _is_ours(key: str, plan: KeyPlan) -> bool:
     return not isinstance(plan.ordering, HashShards) or crc32(key.encode()) % plan.ordering.count in plan.shards
 
 
+def _may_follow(row: OutboxRow, now: float) -> bool:
+    """Tell whether a row may be handed out behind its head: not if a process may have died of it."""
+    return row.next_attempt_epoch <= now and row.timer_id is None and row.acquired_epoch is None
+
+
 class MemoryRuns:
     """The rows with a key of a `MemoryStore`."""
 
@@ -49,8 +54,11 @@ class MemoryRuns:
             if head.next_attempt_epoch > now or not (over if suspects else free):
                 waits.append(max(head.next_attempt_epoch, head.lease_expires_epoch) - now)
                 continue
-            alone = head.deliveries_count > 0
-            due = [head, *takewhile(lambda row: row.next_attempt_epoch <= now and row.timer_id is None, rows[1:])]
+            alone = suspects or head.deliveries_count > 0 or head.acquired_epoch is not None
+            due = [head, *takewhile(lambda row: _may_follow(row, now), rows[1:])]
+            if suspects:
+                for row in rows[1:rows_per_key]:
+                    row.acquired_epoch = now
             head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
             head.deliveries_count += 1
             taken = due[: 1 if alone else rows_per_key]
@@ -60,7 +68,7 @@ class MemoryRuns:
                 break
         next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
-        return RunClaim(runs, began + seconds, more, next_due, expired)
+        return RunClaim(plan, runs, began + seconds, more, next_due, expired)
 
     @staticmethod
     def _lend(row: OutboxRow, head: OutboxRow, began: float, *, suspect: bool) -> OutboxRow:
@@ -91,5 +99,6 @@ class MemoryRuns:
             held.add(settlement.lease)
             for row_id, outcome in settlement.outcomes:
                 if (row := self._store.rows.get(row_id)) is not None:
+                    row.deliveries_count += row is not head  # that of the head is counted by its claim
                     self._apply(row, outcome)
         return frozenset(held)

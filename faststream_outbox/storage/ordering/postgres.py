@@ -54,7 +54,7 @@ class PostgresRuns:
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
-        return RunClaim(claimed, began + seconds, more, finite(met.next_due), met.suspects)
+        return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
     async def _claim(
         self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
@@ -160,11 +160,11 @@ def _by_id(row: OutboxRow) -> int:
 
 
 def _run(rows: list[OutboxRow], now: float, began: float, *, suspect: bool) -> Run:
-    """Cut a run off at the first row that is not due yet, and let the head's lease cover the others."""
+    """Cut a run off at the first row that is not due yet, or comes alone; let the head's lease cover the others."""
     head = rows[0]
     taken = [head]
     for row in rows[1:]:
-        if row.next_attempt_epoch > now or row.timer_id is not None:
+        if row.next_attempt_epoch > now or row.timer_id is not None or row.acquired_epoch is not None:
             break
         row.acquired_token, row.acquired_epoch = head.acquired_token, head.acquired_epoch
         row.lease_expires_epoch, row.deliveries_count = head.lease_expires_epoch, row.deliveries_count + 1

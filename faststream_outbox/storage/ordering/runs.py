@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from faststream_outbox.storage.ordering.cursor import KeyPlan
 from faststream_outbox.storage.outcomes import Ack, Outcome, Settlement, blocks_its_key
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
@@ -26,12 +27,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunClaim:
-    """What one claim of runs brought.
+    """What one claim of runs brought, by the plan that it followed.
 
     `next_due` tells in how many seconds, as far as this claim has looked, the next run is due. `suspects` tells that it
     met keys whose holder let its lease run out.
     """
 
+    plan: KeyPlan
     runs: list[Run]
     expires_at: float
     more: bool

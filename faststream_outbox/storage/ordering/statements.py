@@ -17,6 +17,7 @@ from faststream_outbox.storage.parking import sql_with_cause, sql_without_cause
 from faststream_outbox.storage.schema import quoted_name
 from faststream_outbox.storage.statements import (
     DEAD_ROW,
+    DELIVERED,
     HELD,
     LEASE,
     ROW,
@@ -35,6 +36,9 @@ _WALK_AND_LEASE: Final = 3
 _SUMMARY: Final = f"""count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesce(sum(w.wanted::int), 0),
        {epoch("min(w.due) FILTER (WHERE w.mine AND NOT w.wanted)")} - {epoch("now()")},
        coalesce(bool_or(w.mine AND NOT w.free AND w.due <= now()), false), {epoch("now()")}"""
+
+# The claim has counted the delivery of the head; those of the rows behind it are counted when they are settled.
+_DELIVERIES: Final = f"CASE WHEN o.id = l.head THEN o.deliveries_count ELSE {DELIVERED} END"
 
 
 def _wanted(suspects: str) -> str:
@@ -82,10 +86,22 @@ class RunStatements:
    WHERE w.n < {visits}::int AND w.found < {keys}::int)"""
 
     def _lease(self, heads: str, queue: str, suspects: str, rows_per_key: str) -> str:
-        """Lease those of the heads that nobody has taken meanwhile, and hand them out with the rows behind them."""
+        """Lease those of the heads that nobody has taken meanwhile, and hand them out with the rows behind them.
+
+        A suspect comes alone. The rows behind it may have been in the hands of whoever died, too, and one of them may
+        have been why: `acquired_at` without a token says so, and each of them comes alone when it is the head.
+        """
+
+        def behind(columns: str, limit: str) -> str:
+            return f"""
+    SELECT {columns} FROM {self._outbox} f
+     WHERE f.queue = {queue}::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
+     ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN {rows_per_key}::int - 1 ELSE 0 END"""
+
+        fresh = f"NOT {suspects}::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
         # Timers are handed out as heads only, whose lock tells whoever cancels one that it is in flight.
         return f"""heads AS MATERIALIZED (
-  SELECT o.id, o.entity_key, o.deliveries_count FROM {self._outbox} o
+  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_wanted(suspects)}
      FOR UPDATE OF o SKIP LOCKED),
 leased AS (
@@ -93,11 +109,10 @@ leased AS (
 handed AS (
   SELECT * FROM leased
   UNION ALL
-  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL (
-    SELECT * FROM {self._outbox} f
-     WHERE f.queue = {queue}::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
-     ORDER BY f.queue, f.entity_key, f.id
-     LIMIT CASE WHEN h.deliveries_count = 0 THEN {rows_per_key}::int - 1 ELSE 0 END) o)"""
+  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o),
+marked AS (
+  UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
+    SELECT f.id FROM heads h CROSS JOIN LATERAL ({behind("f.id", f"{suspects}::bool")} FOR UPDATE SKIP LOCKED) f)))"""
 
     def _claim(self, mine: str = "true") -> Statement:
         heads = "ARRAY(SELECT w.id FROM walk w WHERE w.wanted)"
@@ -125,7 +140,7 @@ gone AS (
   DELETE FROM {self._outbox} o USING unnest($3::bigint[], $4::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
    WHERE o.id = ANY ($3::bigint[]) AND o.id = d.id RETURNING o.id),
 again AS (
-  UPDATE {self._outbox} o SET {UNLEASE},
+  UPDATE {self._outbox} o SET {UNLEASE}, deliveries_count = {_DELIVERIES},
          next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
          first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
          last_attempt_at = coalesce(to_timestamp(l.last_at), now())
@@ -140,12 +155,12 @@ SELECT own.id, own.token FROM own""")
             return ""
         return f""",
 dead AS (
-  DELETE FROM {self._outbox} o USING unnest($19::bigint[], $20::bigint[]) AS d(id, head) JOIN own ON own.id = d.head
-   WHERE o.id = ANY ($19::bigint[]) AND o.id = d.id RETURNING o.*),
+  DELETE FROM {self._outbox} o USING unnest($19::bigint[], $20::bigint[]) AS l(id, head) JOIN own ON own.id = l.head
+   WHERE o.id = ANY ($19::bigint[]) AND o.id = l.id RETURNING o.*, {_DELIVERIES} AS deliveries),
 kept AS (
   INSERT INTO {self._dlq} ({DEAD_ROW})
   SELECT g.id, g.queue, g.entity_key, g.payload, {sql_without_cause("g.headers")}, g.timer_id,
-         coalesce(l.attempts, g.attempts_count), g.deliveries_count, g.created_at,
+         coalesce(l.attempts, g.attempts_count), g.deliveries, g.created_at,
          coalesce(to_timestamp(l.first_at), g.first_attempt_at),
          coalesce(to_timestamp(l.last_at), g.last_attempt_at), l.reason, l.exception
     FROM dead g
@@ -159,7 +174,8 @@ kept AS (
         cause = f"jsonb_build_object('reason', l.reason, 'exception', l.exception, 'parked_at', {epoch('now()')})"
         return f""",
 parked AS (
-  UPDATE {self._outbox} o SET {UNLEASE}, next_attempt_at = 'infinity', headers = {sql_with_cause("o.headers", cause)},
+  UPDATE {self._outbox} o SET {UNLEASE}, deliveries_count = {_DELIVERIES},
+         next_attempt_at = 'infinity', headers = {sql_with_cause("o.headers", cause)},
          attempts_count = coalesce(l.attempts, o.attempts_count),
          first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at),
          last_attempt_at = coalesce(to_timestamp(l.last_at), o.last_attempt_at)

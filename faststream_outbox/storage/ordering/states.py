@@ -40,7 +40,8 @@ class KeyState:
     not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (whoever had it let its lease
     run out), `"in_flight"` (it is being handled). `age` is for how many seconds it has been so, by the database's
     clock: since it was parked, first failed, was published, since its lease ran out, or since it was claimed.
-    `waiting` counts the rows behind it. `due_in` is in how many seconds a subscriber may take it; None when that is not
+    `cause` is a line, and `exception` all that is kept of what was raised. `waiting` counts the rows behind it.
+    `due_in` is in how many seconds a subscriber may take it; None when that is not
     a matter of time.
 
     Example:
@@ -58,6 +59,7 @@ class KeyState:
     head_id: int
     attempts: int
     due_in: float | None
+    exception: str | None = None
 
     @classmethod
     def of(cls, head: OutboxRow, *, waiting: int, now: float) -> "KeyState":
@@ -76,6 +78,7 @@ class KeyState:
             head_id=head.id,
             attempts=head.attempts_count,
             due_in=None if state in ("parked", "in_flight") else max(0.0, head.next_attempt_epoch - now),
+            exception=cause_in(head.headers_json).exception if state == "parked" else None,
         )
 
 
@@ -96,7 +99,7 @@ def _since(head: OutboxRow, state: KeyStateName) -> float | None:
 def _cause(head: OutboxRow, state: KeyStateName) -> str:
     match state:
         case "parked":
-            return str(cause_in(head.headers_json)) or "parked by hand"
+            return cause_in(head.headers_json).line or "parked by hand"
         case "retrying":
             return f"failed {head.attempts_count} times" if head.attempts_count > 1 else "failed once"
         case "expired":
