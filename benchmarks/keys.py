@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.keyed import ORDERINGS, SHARDS, Claimer, rows_of, rows_with_keys, shards_of
 from benchmarks.measure import Spread, Usage, ratios, spread
-from benchmarks.outbox import QUEUE, Outbox
+from benchmarks.outbox import QUEUE, Outbox, loaded
 from benchmarks.results import Lines, Result, Target, number
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox.storage import NewRow
@@ -151,18 +151,8 @@ class Table:
 async def run(bench: Bench) -> list[Result]:
     """Load all tables, then let each driver claim from them in turns."""
     tables = contents(SIZES[bench.scale])
-    async with bench.engine("asyncpg") as engine:
-        for content in tables:
-            bench.say(f"loading {content.case}")
-            outbox = Outbox(bench, engine, content.table)
-            await outbox.create()
-            for count, columns, values in content.loads:
-                await outbox.load(count, columns, values)
-            await bench.control.execute(f"VACUUM (ANALYZE) {content.table}")
-        results = [await measure(bench, driver, tables) for driver in bench.drivers]
-        for content in tables:
-            await Outbox(bench, engine, content.table).drop()
-    return results
+    async with loaded(bench, tables):
+        return [await measure(bench, driver, tables) for driver in bench.drivers]
 
 
 async def measure(bench: Bench, driver: str, tables: Sequence[Content]) -> Result:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -95,6 +95,38 @@ class Outbox:
     def new_rows(self, count: int) -> list[NewRow]:
         """Make rows of 256 bytes and two headers."""
         return [NewRow(QUEUE, self.bench.payload, headers=HEADERS) for _ in range(count)]
+
+
+class Content(Protocol):
+    """What a table is to hold: so many rows with these columns, one load after the other."""
+
+    @property
+    def case(self) -> str:
+        """How it is called."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+
+    @property
+    def loads(self) -> Sequence[tuple[int, str, str]]:
+        """How many rows, their columns, and the values of these."""
+
+
+@asynccontextmanager
+async def loaded(bench: Bench, tables: Sequence[Content]) -> AsyncIterator[None]:
+    """Have tables that hold what they are to hold, vacuumed; they are dropped at the end."""
+    async with bench.engine("asyncpg") as engine:
+        outboxes = [(content, Outbox(bench, engine, content.table)) for content in tables]
+        for content, outbox in outboxes:
+            bench.say(f"loading {content.case}")
+            await outbox.create()
+            for count, columns, values in content.loads:
+                await outbox.load(count, columns, values)
+            await bench.control.execute(f"VACUUM (ANALYZE) {content.table}")
+        yield
+        for _, outbox in outboxes:
+            await outbox.drop()
 
 
 class WatchedCursor(ClaimCursor):

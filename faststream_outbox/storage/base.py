@@ -69,7 +69,7 @@ class QueueStats:
 
 
 class StoreConnection(ABC):
-    """One lane to the store, for one loop; its operations commit by themselves, each in one statement.
+    """One lane to the store, for one loop; its operations commit by themselves, nearly all in one statement.
 
     Whoever needs more of a row than a row says so by `row_type`: claimed rows may come as that, and need no copying.
 

@@ -30,7 +30,7 @@ from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.memory_lane import MemoryConnection
 from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.memory_keys import MemoryKeys
-from faststream_outbox.storage.ordering.shards_memory import MemoryShards
+from faststream_outbox.storage.ordering.memory_shards import MemoryShards
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.outcomes import (
     Dead,

@@ -34,8 +34,8 @@ from faststream_outbox.storage.notifications import Notifications
 from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.key_statements import KeyStatements
 from faststream_outbox.storage.ordering.postgres import columns_of_runs
+from faststream_outbox.storage.ordering.postgres_shards import ShardStatements
 from faststream_outbox.storage.ordering.runs import run_of_acks
-from faststream_outbox.storage.ordering.shards_postgres import ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of

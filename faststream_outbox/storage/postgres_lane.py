@@ -1,4 +1,4 @@
-"""One lane to the outbox table: claims, renewals and settles, each in one statement."""
+"""One lane to the outbox table: claims, renewals and settles, each a statement or a few."""
 
 import math
 import time
@@ -24,9 +24,9 @@ from faststream_outbox.storage.drivers import (
 )
 from faststream_outbox.storage.ordering.cursor import KeyCursor
 from faststream_outbox.storage.ordering.postgres import PostgresRuns
+from faststream_outbox.storage.ordering.postgres_shards import PostgresShards, ShardStatements
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
 from faststream_outbox.storage.ordering.shards import NO_SHARDS, Shard, ShardHolder
-from faststream_outbox.storage.ordering.shards_postgres import PostgresShards, ShardStatements
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.outcomes import (
     Ack,

@@ -82,12 +82,7 @@ def make_outbox_table(
         Column("next_attempt_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         Column("acquired_at", DateTime(timezone=True)),
         Column("acquired_token", Uuid),
-        Column(
-            "lease_expires_at",
-            DateTime(timezone=True),
-            nullable=False,
-            server_default=text("'-infinity'::timestamp with time zone"),
-        ),
+        _lease_expires_at(),
         Column("attempts_count", BigInteger, nullable=False, server_default=text("0")),
         Column("deliveries_count", BigInteger, nullable=False, server_default=text("0")),
         Column("first_attempt_at", DateTime(timezone=True)),
@@ -158,9 +153,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
         inbox_table = make_inbox_table(metadata)
 
     """
-    _check_metadata(metadata)
-    _check_identifier("table", table_name)
-    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
+    _check_table(metadata, table_name)
     return Table(
         table_name,
         metadata,
@@ -181,9 +174,7 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
         broker = OutboxBroker(engine, outbox_table=outbox_table, shards_table=shards_table)
 
     """
-    _check_metadata(metadata)
-    _check_identifier("table", table_name)
-    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
+    _check_table(metadata, table_name)
     return Table(
         table_name,
         metadata,
@@ -192,12 +183,7 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
         Column("token", Uuid),
         # For people to read: the host and the process.
         Column("holder", Text),
-        Column(
-            "lease_expires_at",
-            DateTime(timezone=True),
-            nullable=False,
-            server_default=text("'-infinity'::timestamp with time zone"),
-        ),
+        _lease_expires_at(),
         schema=schema,
     )
 
@@ -269,6 +255,17 @@ def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:
 
 def _index_name(table_name: str, suffix: str) -> str:
     return _check_identifier("index", f"{table_name}_{suffix}")
+
+
+def _lease_expires_at() -> Column[Any]:
+    never = text("'-infinity'::timestamp with time zone")
+    return Column("lease_expires_at", DateTime(timezone=True), nullable=False, server_default=never)
+
+
+def _check_table(metadata: object, table_name: str) -> None:
+    _check_metadata(metadata)
+    _check_identifier("table", table_name)
+    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
 
 
 def _check_metadata(metadata: object) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from faststream_outbox import ConstantRetry, KeyState, NoRetry, OutboxBroker, TestOutboxBroker
 from tests.backends import PostgresBackend
@@ -153,9 +154,10 @@ async def test_a_handler_that_hung_past_its_lease_settles_nothing_after_a_skip(p
     await publish_keyed(broker, postgres, ("a", 1))
     async with started(broker):
         await running.wait()
-        # As after a pause of the process: the lease ran out, and nobody was there to renew it.
-        await postgres.run("UPDATE outbox SET lease_expires_at = now() - interval '1 s'")
         async with postgres.transaction() as session:
+            # As after a pause of the process: the lease ran out, and nobody was there to renew it. In one transaction
+            # with the skip, so that neither a renewal nor another claim comes between.
+            await session.execute(text("UPDATE outbox SET lease_expires_at = now() - interval '1 s'"))
             assert await broker.skip_key(queue="q", key="a", reason="x", session=session) is not None
         go_on.set()
     assert await postgres.rows() == []

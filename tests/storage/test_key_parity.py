@@ -8,8 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Park, Retry
 from faststream_outbox.storage.ordering import KeyAction, ParkKey, ReleaseKey, RetryKey, Run, RunSettlement, SkipKey
-from tests.backends import Backend, MemoryBackend, PostgresBackend
+from tests.backends import Backend
 from tests.contract.test_runs import begun
+from tests.storage.stories import tell
 
 KEYS = "abcd"
 LATER = 1000.0
@@ -93,14 +94,5 @@ def by_head(runs: list[Run]) -> list[Run]:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_memory_and_postgres_tell_one_story(engine: AsyncEngine, seed: int) -> None:
-    real = PostgresBackend(engine)
-    await real.create()
-    players = Player(MemoryBackend()), Player(real)
-    rng = random.Random(seed)
     actions = ["insert", "insert", "claim", "claim", "claim", "settle", "settle", "act", "act", "wait"]
-    for step in range(100):
-        action, choices = rng.choice(actions), rng.random()
-        in_memory, in_postgres = [await getattr(player, action)(random.Random(choices)) for player in players]
-        where = f"seed {seed}, step {step}: {action}"
-        assert in_memory == in_postgres, where
-        assert await players[0].state() == await players[1].state(), where
+    await tell(engine, Player, actions, steps=100, seed=seed)
