@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,8 @@ _FIRST_LOOK: Final = 0.2
 _LONGEST_WAIT: Final = 2.0
 # A broker that does not answer in this time is as good as down.
 _ANSWER_SECONDS: Final = 5.0
+# An outage that follows another so soon is the same one: the broker answers, and takes nothing.
+_SAME_OUTAGE: Final = 10.0
 
 
 class Outage(Loop):
@@ -30,6 +33,10 @@ class Outage(Loop):
         self._pause = pause
         self._resume = resume
         self._begun = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._over_at = 0.0
+        self._wait = _FIRST_LOOK
 
     @property
     def lasts(self) -> bool:
@@ -41,18 +48,29 @@ class Outage(Loop):
         if self.lasts:
             return
         self._begun.set()
+        self._over.clear()
         self._pause()
         message = f"The broker is down, so nothing is claimed until it is back: {describe(error)}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
 
+    async def endure(self, error: Exception) -> None:
+        """Take note that the broker is down, and wait until it is back."""
+        self.begin(error)
+        await self._over.wait()
+
     async def step(self) -> None:
         """Wait for an outage, then for its end."""
         await self._begun.wait()
-        wait = _FIRST_LOOK
-        while not await self._answers():
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
+        if time.monotonic() - self._over_at > _SAME_OUTAGE:
+            self._wait = _FIRST_LOOK
+        while True:
+            await asyncio.sleep(self._wait)
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            if await self._answers():
+                break
+        self._over_at = time.monotonic()
         self._begun.clear()
+        self._over.set()
         self._resume()
         self._monitor.report("relay_resumed", "The broker is back, and rows go on.", level=logging.INFO)
 

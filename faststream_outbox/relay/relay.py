@@ -1,5 +1,6 @@
 """What a user holds: a relay from the queues of an outbox to another broker."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -23,6 +24,8 @@ from faststream_outbox.subscriber.verdicts import Judge
 
 # A claim, and what one statement settles; beyond that nothing is saved.
 _BATCH: Final = 500
+# For so long a start waits for the broker; then it is taken to be down.
+_CONNECT_SECONDS: Final = 10.0
 # So many keys are on their way at once, each waiting for confirmations of its own; the client sends them together.
 _KEYS_AT_ONCE: Final = 64
 
@@ -45,8 +48,7 @@ class Relay:
         cloudevents: Whether headers after CloudEvents are added.
 
     Example:
-        kafka = KafkaBroker("localhost:9092", enable_idempotence=True)
-        relay = Relay(broker, to=kafka, routes={"orders": "orders-topic"})
+        relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
         app = FastStream(broker, on_startup=[relay.start], on_shutdown=[relay.stop])
 
     """
@@ -97,14 +99,7 @@ class Relay:
             raise RuntimeError("This relay has been started already.")
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream does not tell it otherwise
         await self._broker.connect()
-        try:
-            await self._target.start()
-        except Exception as error:
-            failure: Exception | None = self._target.translate(error)
-            if not isinstance(failure, OutageError):
-                raise
-        else:
-            failure = None
+        failure = await self._connect_target()
         config = self._broker.config.broker_config
         monitor = BrokerMonitor(config, "relay", self._routes.queues)
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
@@ -113,8 +108,15 @@ class Relay:
         renderer, on_dead = config.last_exception_renderer, self._options.on_dead
         judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, renderer, monitor, on_dead=on_dead)
         self._forwarder = Forwarder(
-            self._target, self._routes, judge, self._outage, source=self._source, extra=self._extra
+            self._target,
+            self._routes,
+            judge,
+            self._outage,
+            is_ours=pipeline.holds,
+            source=self._source,
+            extra=self._extra,
         )
+        self._target.on_outage = self._outage.begin
         if failure is not None:
             self._outage.begin(failure)
         self._outage.start()
@@ -122,6 +124,20 @@ class Relay:
             config.wakeup.start(listen=True)
             self._unsubscribe = config.wakeup.subscribe(self._routes.queues, pipeline.wake)
         pipeline.start()
+
+    async def _connect_target(self) -> OutageError | None:
+        """Connect to the other broker; that it is down now is no reason not to start."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._target.start()
+        except TimeoutError:
+            return OutageError(f"There was no connection after {_CONNECT_SECONDS:g} seconds.")
+        except Exception as error:
+            failure = self._target.translate(error)
+            if isinstance(failure, OutageError):
+                return failure
+            raise
+        return None
 
     async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
         assert self._forwarder is not None  # noqa: S101 - made before the pipeline starts
@@ -132,7 +148,8 @@ class Relay:
         pipeline, outage, self._pipeline, self._outage = self._pipeline, self._outage, None, None
         self._unsubscribe()
         if pipeline is not None:
-            await pipeline.stop(self._broker.config.graceful_timeout)
+            # Nothing is confirmed while the broker is down, so there is nothing to wait for.
+            await pipeline.stop(0.0 if outage is not None and outage.lasts else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
         await self._target.stop()

@@ -179,6 +179,11 @@ class Pipeline:
         """Claim again."""
         self._claimer.resume()
 
+    def holds(self, row: OutboxRow) -> bool:
+        """Tell whether a row that was claimed here is surely still ours."""
+        held = self._ledger.find(row.lease)
+        return held is not None and not held.expired
+
     @property
     def orphaned(self) -> bool:
         """Whether the event loop that it ran in is over."""

@@ -1,7 +1,5 @@
 """What targets that are FastStream brokers have in common."""
 
-from abc import abstractmethod
-from collections.abc import Awaitable
 from typing import Any
 
 from faststream_outbox.relay.targets.base import Target
@@ -29,16 +27,7 @@ class BrokerTarget(Target):
             self._connected = False
             await self.broker.stop()
 
-    async def alive(self) -> bool:
-        """Ask it for a sign of life."""
-        await self.start()
-        return bool(await self.broker.ping(timeout=3.0))
-
     @property
     def producer(self) -> Any:
         """What FastStream itself sends with."""
         return self.broker.config.broker_config.producer
-
-    @abstractmethod
-    async def post(self, message: Any) -> Awaitable[Any]:
-        """Hand a message over."""

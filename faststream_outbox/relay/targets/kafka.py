@@ -1,65 +1,100 @@
 """Apache Kafka, through aiokafka."""
 
-from collections.abc import Awaitable
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from itertools import cycle, groupby
+from typing import Any
 
-from aiokafka import errors
+from aiokafka.errors import UnknownTopicOrPartitionError
+from aiokafka.partitioner import DefaultPartitioner
 from faststream.kafka import KafkaBroker
-from faststream.kafka.response import KafkaPublishCommand
-from faststream.response.publish_type import PublishType
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.broker import BrokerTarget
-from faststream_outbox.relay.targets.topics import check_topic
-
-_REFUSALS = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidTopicError,
-    errors.UnknownTopicOrPartitionError,
-    errors.TopicAuthorizationFailedError,
-    errors.CorruptRecordException,
-    errors.UnsupportedForMessageFormatError,
-)
+from faststream_outbox.relay.targets.base import RefusedError, SentRun, StillOurs, Target
+from faststream_outbox.relay.targets.kafka_lane import Lane
+from faststream_outbox.relay.targets.kafka_producer import BatchProducer
+from faststream_outbox.relay.targets.topics import MissingTopics, check_topic
 
 
-class KafkaTarget(BrokerTarget):
-    """Topics. The key of a row is the key of its message, so a key has one partition and its order is kept there."""
+class KafkaTarget(Target):
+    """Topics. The key of a row is the key of its message, so a key has one partition and its order is kept there.
 
-    # An idempotent producer numbers what it sends to a partition, and Kafka takes nothing out of turn.
-    gapless: ClassVar[bool] = True
+    It connects as the `KafkaBroker` would, with a producer of its own: that is idempotent and waits for all replicas,
+    however the broker's is set up, and it may have to be replaced.
+    """
 
     def __init__(self, broker: KafkaBroker) -> None:
-        super().__init__(broker)
-        if not broker._connection_kwargs.get("enable_idempotence"):  # noqa: SLF001 - FastStream does not tell it otherwise
-            raise ValueError(
-                "A relay keeps the order of keys and loses nothing only with an idempotent producer: "
-                "KafkaBroker(…, enable_idempotence=True), which also waits for all replicas (acks='all')."
-            )
+        options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream does not tell it otherwise
+        self._producer = BatchProducer(options, report_outage=self.report_outage)
+        self._partition_of = options.get("partitioner") or DefaultPartitioner()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._missing = MissingTopics()
+        self._turns = cycle(range(1 << 20))
 
     def check(self, destination: str) -> None:
         """Refuse what is no topic."""
         check_topic(destination)
 
-    async def post(self, message: Outgoing) -> Awaitable[Any]:
-        """Put a message into the producer's buffer."""
-        command = KafkaPublishCommand(
-            message.payload,
-            topic=message.destination,
-            key=None if message.key is None else message.key.encode(),
-            headers=message.headers,
-            correlation_id=message.correlation_id,
-            no_confirm=True,
-            _publish_type=PublishType.PUBLISH,
-        )
-        confirmation: Awaitable[Any] = await self.producer.publish(command)
-        return confirmation
+    async def start(self) -> None:
+        """Connect."""
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._producer.stop()
+
+    async def alive(self) -> bool:
+        """Ask Kafka which topics it has."""
+        return await self._producer.answers()
+
+    async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Send all of a topic to one of its partitions, in turn; one that is refused stops none."""
+        errors: dict[int, Exception | None] = {}
+        numbered = sorted(enumerate(messages), key=lambda each: each[1].destination)
+        for topic, group in groupby(numbered, key=lambda each: each[1].destination):
+            left = list(group)
+            while left:
+                confirmed, error = await self._send(topic, [message for _, message in left], None, lambda: True)
+                errors |= {number: None for number, _ in left[:confirmed]}
+                if error is None:
+                    break
+                stopped = left[confirmed : confirmed + 1] if isinstance(error, RefusedError) else left[confirmed:]
+                errors |= {number: error for number, _ in stopped}
+                left = left[confirmed + len(stopped) :]
+        return [errors[number] for number in range(len(messages))]
+
+    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
+        """Send the messages of a key as they stand, topic by topic where they go to several."""
+        confirmed = 0
+        for topic, group in groupby(run, key=lambda message: message.destination):
+            messages = list(group)
+            sent = await self._send(topic, messages, messages[0].key, still_ours)
+            confirmed += sent.confirmed
+            if sent.error is not None:
+                return SentRun(confirmed, sent.error)
+        return SentRun(confirmed)
+
+    async def _send(self, topic: str, messages: Sequence[Outgoing], key: str | None, still_ours: StillOurs) -> SentRun:
+        try:
+            lane = await self._lane(topic, key)
+            return await lane.send(messages, still_ours)
+        except Exception as error:  # noqa: BLE001 - whoever sent them decides
+            return SentRun(0, self.translate(error))
+
+    async def _lane(self, topic: str, key: str | None) -> Lane:
+        self._missing.check(topic)
+        try:
+            partitions = await self._producer.partitions(topic)
+        except UnknownTopicOrPartitionError as error:
+            raise self._missing.refuse(topic) from error
+        if key is None:
+            partition = partitions[next(self._turns) % len(partitions)]
+        else:
+            partition = self._partition_of(key.encode(), partitions, partitions)
+        where = topic, partition
+        if where not in self._lanes:
+            self._lanes[where] = Lane(self._producer, topic, partition)
+        return self._lanes[where]
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
-        if isinstance(error, _REFUSALS):
-            return RefusedError(str(error) or type(error).__name__)
-        if isinstance(error, errors.KafkaError | OSError):
-            return OutageError(f"{type(error).__name__}: {error}")
-        return error
+        return self._producer.translate(error)

@@ -1,7 +1,6 @@
 """NATS, core and JetStream."""
 
-import asyncio
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from faststream.nats import NatsBroker
@@ -12,15 +11,16 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import CONFIRM_SECONDS, OutageError, RefusedError
-from faststream_outbox.relay.targets.broker import BrokerTarget
+from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 _CORE: Final = "core:"
 # JetStream drops a second message with the same one.
 _MSG_ID: Final = "Nats-Msg-Id"
 _REFUSED: Final = 400
+_ANSWER_SECONDS: Final = 3
 
 
-class NatsTarget(BrokerTarget):
+class NatsTarget(OneByOneTarget):
     """A subject of a JetStream stream, which confirms; or `core:subject`, whose messages reach whoever listens."""
 
     broker: NatsBroker
@@ -31,22 +31,51 @@ class NatsTarget(BrokerTarget):
         if not subject or any(each in subject for each in " \t\r\n*>"):
             raise ValueError(f"{destination!r} is no subject that can be published to.")
 
-    async def post(self, message: Outgoing) -> Awaitable[Any]:
+    async def alive(self) -> bool:
+        """Ask the server for a sign of life; a client that has given up is connected anew."""
+        if self._connected and self._client.is_closed:
+            await self.stop()
+        await self.start()
+        await self._client.flush(_ANSWER_SECONDS)
+        return True
+
+    @property
+    def _client(self) -> Any:
+        return self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
+
+    async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Send all of them, then wait for all: core NATS tells of all at once that the server has them."""
+        core = [message for message in messages if message.destination.startswith(_CORE)]
+        if len(core) < len(messages):
+            return await super().send_each(messages)
+        errors: list[Exception | None] = []
+        for message in core:
+            try:
+                await self._publish(message)
+            except Exception as error:  # noqa: BLE001 - whoever sent it decides
+                errors.append(self.translate(error))
+            else:
+                errors.append(None)
+        try:
+            await self._client.flush(int(CONFIRM_SECONDS))
+        except Exception as error:  # noqa: BLE001 - same
+            failure = self.translate(error)
+            return [each or failure for each in errors]
+        return errors
+
+    async def send(self, message: Outgoing) -> None:
         """Publish; JetStream answers, and of core NATS we wait until the server has it."""
-        config = self.broker.config.broker_config
-        core = message.destination.startswith(_CORE)
-        command = NatsPublishCommand(
-            message.payload,
-            subject=message.destination.removeprefix(_CORE),
-            headers={_MSG_ID: message.message_id, **message.headers},
-            correlation_id=message.correlation_id,
-            timeout=CONFIRM_SECONDS,
-            _publish_type=PublishType.PUBLISH,
-        )
-        if not core:
-            return asyncio.ensure_future(config.js_producer.publish(command))
-        await config.producer.publish(command)
-        return asyncio.ensure_future(self.broker.connection.flush())
+        if message.destination.startswith(_CORE):
+            await self._publish(message)
+            await self._client.flush(int(CONFIRM_SECONDS))
+        else:
+            await self.broker.config.broker_config.js_producer.publish(_command(message))
+
+    async def _publish(self, message: Outgoing) -> None:
+        if not self._client.is_connected:
+            # It would be kept in memory, and sent at some time.
+            raise OutageError("NATS is not connected.")
+        await self.producer.publish(_command(message))
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
@@ -55,4 +84,15 @@ class NatsTarget(BrokerTarget):
         if isinstance(error, APIError):
             refused = error.code == _REFUSED
             return (RefusedError if refused else OutageError)(str(error))
-        return OutageError(f"{type(error).__name__}: {error}")
+        return error if isinstance(error, OutageError) else OutageError(f"{type(error).__name__}: {error}")
+
+
+def _command(message: Outgoing) -> NatsPublishCommand:
+    return NatsPublishCommand(
+        message.payload,
+        subject=message.destination.removeprefix(_CORE),
+        headers={_MSG_ID: message.message_id, **message.headers},
+        correlation_id=message.correlation_id,
+        timeout=CONFIRM_SECONDS,
+        _publish_type=PublishType.PUBLISH,
+    )

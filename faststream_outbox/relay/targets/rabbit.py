@@ -1,7 +1,5 @@
 """RabbitMQ, through aio-pika."""
 
-import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 from aio_pika.exceptions import AMQPError, DeliveryError, MessageProcessError
@@ -13,10 +11,10 @@ from pamqp.commands import Basic
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.broker import BrokerTarget
+from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 
-class RabbitTarget(BrokerTarget):
+class RabbitTarget(OneByOneTarget):
     """A queue, by its name; or an exchange and a routing key: `exchange/key`. Each message is confirmed."""
 
     broker: RabbitBroker
@@ -26,7 +24,16 @@ class RabbitTarget(BrokerTarget):
         if destination == "/":
             raise ValueError("A destination of RabbitMQ is a queue, or exchange/routing-key.")
 
-    async def post(self, message: Outgoing) -> Awaitable[Any]:
+    async def alive(self) -> bool:
+        """Open a channel, and close it."""
+        await self.start()
+        connection: Any = self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
+        await connection.connected.wait()
+        channel = await connection.channel()
+        await channel.close()
+        return True
+
+    async def send(self, message: Outgoing) -> None:
         """Publish; a message that reaches no queue comes back, and is refused."""
         exchange, slash, key = message.destination.partition("/")
         headers: dict[str, Any] = dict(message.headers)
@@ -42,13 +49,10 @@ class RabbitTarget(BrokerTarget):
             persist=True,
             _publish_type=PublishType.PUBLISH,
         )
-        return asyncio.create_task(self._confirm(command))
-
-    async def _confirm(self, command: RabbitPublishCommand) -> None:
         confirmation = await self.producer.publish(command)
         # A message that no queue wants comes back before it is confirmed, and that is no error to the client.
         if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
-            raise RefusedError(f"No queue is bound for {command.destination!r}: the message was returned.")
+            raise RefusedError(f"No queue is bound for {message.destination!r}: the message was returned.")
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""

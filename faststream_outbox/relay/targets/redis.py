@@ -1,7 +1,7 @@
 """Redis: streams, lists and channels."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from faststream.redis import RedisBroker
@@ -12,15 +12,15 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import CONFIRM_SECONDS, OutageError, RefusedError
-from faststream_outbox.relay.targets.broker import BrokerTarget
+from faststream_outbox.relay.targets.base import CONFIRM_SECONDS, OutageError, RefusedError, SentRun, StillOurs
+from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 _KINDS: Final = ("stream", "list", "channel")
 # Answers that say that it is full, loading, or a replica: it will be well again.
 _PASSING: Final = ("OOM", "LOADING", "READONLY", "MASTERDOWN", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF")
 
 
-class RedisTarget(BrokerTarget):
+class RedisTarget(OneByOneTarget):
     """A stream, by its name or as `stream:name`; `list:name`; or `channel:name`, whose messages reach who listens."""
 
     broker: RedisBroker
@@ -30,29 +30,35 @@ class RedisTarget(BrokerTarget):
         if not _split(destination)[1]:
             raise ValueError("A destination of Redis is stream:name, list:name or channel:name.")
 
-    async def post(self, message: Outgoing) -> Awaitable[Any]:
+    async def alive(self) -> bool:
+        """Ask it for a sign of life."""
+        await self.start()
+        return bool(await self._client.ping())
+
+    @property
+    def _client(self) -> Any:
+        return self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
+
+    async def send(self, message: Outgoing) -> None:
         """Send one command; its answer is the confirmation."""
-        sending: Awaitable[Any] = asyncio.ensure_future(self.producer.publish(_command(message)))
-        return sending
+        await self.producer.publish(_command(message))
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all in one go: a command by itself would need a connection by itself."""
         return await self._send_together(messages, transaction=False)
 
-    async def send_run(self, run: Sequence[Outgoing]) -> tuple[int, Exception | None]:
+    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
         """Send all of a run in one transaction, if they go to one place: there all are taken, or none."""
-        if len({message.destination for message in run}) > 1:
-            return await super().send_run(run)
+        if len({message.destination for message in run}) > 1 or not still_ours():
+            return await super().send_run(run, still_ours)
         errors = await self._send_together(run, transaction=True)
-        failed = next((n for n, error in enumerate(errors) if error is not None), len(errors))
-        return failed, errors[failed] if failed < len(errors) else None
+        return next((SentRun(n, error) for n, error in enumerate(errors) if error is not None), SentRun(len(run)))
 
     async def _send_together(self, messages: Sequence[Outgoing], *, transaction: bool) -> list[Exception | None]:
         if not messages:
             return []
-        client: Any = self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
         try:
-            async with asyncio.timeout(CONFIRM_SECONDS), client.pipeline(transaction=transaction) as pipeline:
+            async with asyncio.timeout(CONFIRM_SECONDS), self._client.pipeline(transaction=transaction) as pipeline:
                 for message in messages:
                     await self.producer.publish(_command(message, pipeline))
                 results = await pipeline.execute(raise_on_error=False)
@@ -78,7 +84,7 @@ def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
     destination: dict[str, Any] = {kind: name}
     return RedisPublishCommand(
         message.payload,
-        headers=dict(message.headers),
+        headers=_headers(message),
         correlation_id=message.correlation_id,
         pipeline=pipeline,
         _publish_type=PublishType.PUBLISH,
@@ -89,3 +95,12 @@ def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
 def _split(destination: str) -> tuple[str, str]:
     kind, colon, name = destination.partition(":")
     return (kind, name) if colon and kind in _KINDS else ("stream", destination)
+
+
+def _headers(message: Outgoing) -> dict[Any, Any]:
+    """Give what is not ASCII as bytes: FastStream counts the characters of text where it writes bytes."""
+    return {_countable(name): _countable(value) for name, value in message.headers.items()}
+
+
+def _countable(text: str) -> str | bytes:
+    return text if text.isascii() else text.encode()
