@@ -1,13 +1,11 @@
 """What a relay needs of a broker: to be told, message by message, what was confirmed."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
-
-# A confirmation that takes longer may still come, but until then the broker is as good as down.
-CONFIRM_SECONDS: Final = 15.0
 
 # Whether rows are still ours: asked before each sending, because an outage may have outlasted their lease.
 StillOurs = Callable[[], bool]
@@ -35,13 +33,25 @@ class SentRun(NamedTuple):
 class Target(ABC):
     """One broker, seen by a relay."""
 
+    # A confirmation that takes longer, in seconds, may still come; until then the broker is as good as down.
+    patience: float = 15.0
     # Whom to tell that the broker seems to be down; a relay puts itself here.
     on_outage: Callable[[Exception], None] | None = None
 
-    def report_outage(self, error: Exception) -> None:
-        """Say that the broker seems to be down, while its confirmation is awaited."""
-        if self.on_outage is not None:
-            self.on_outage(error)
+    async def confirmed(self, confirmation: Awaitable[Any], where: str) -> None:
+        """Wait for a confirmation as long as it takes, and tell when it takes long.
+
+        For a client that goes on sending by itself: what were sent again would be there twice.
+        """
+        future = asyncio.ensure_future(confirmation)
+        while not (await asyncio.wait({future}, timeout=self.patience))[0]:
+            if self.on_outage is not None:
+                self.on_outage(self.silence(where))
+        future.result()
+
+    def silence(self, where: str) -> OutageError:
+        """Make an error of a confirmation that does not come."""
+        return OutageError(f"{where} has confirmed nothing for {self.patience:g} seconds.")
 
     @abstractmethod
     def check(self, destination: str) -> None:

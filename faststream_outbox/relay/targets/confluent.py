@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from faststream.confluent import KafkaBroker
@@ -10,14 +10,13 @@ from faststream.confluent.helpers import AsyncConfluentProducer
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.confirming import confirmed
 from faststream_outbox.relay.targets.gate import Gate
 from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 from faststream_outbox.relay.targets.topics import MissingTopics, check_topic
 
 _ANSWER_SECONDS: Final = 3.0
 # A topic that Kafka does not know after this time does not exist: it makes those soon that it makes by itself.
-_TOPIC_MS: Final = 10_000
+_TOPIC_MS: Final = 5_000
 
 _MISSING: Final = frozenset(
     {
@@ -44,8 +43,6 @@ class ConfluentTarget(OneByOneTarget):
     librdkafka fills batches as it likes, and of two messages of a key Kafka might refuse the first batch and take the
     second: so of each key one is on its way at a time.
     """
-
-    lost_after: ClassVar[float | None] = None
 
     def __init__(self, broker: KafkaBroker) -> None:
         super().__init__(broker)
@@ -81,6 +78,11 @@ class ConfluentTarget(OneByOneTarget):
         await asyncio.to_thread(self._producer.producer.list_topics, timeout=_ANSWER_SECONDS)
         return True
 
+    @property
+    def _lost_after(self) -> float | None:
+        """Never: librdkafka sends a message until it is there, or has a final error."""
+        return None
+
     async def send(self, message: Outgoing) -> None:
         """Send a message; one that was refused among others is tried alone, because Kafka refuses batches."""
         self._missing.check(message.destination)
@@ -107,7 +109,7 @@ class ConfluentTarget(OneByOneTarget):
             headers=headers,
             no_confirm=True,
         )
-        await confirmed(confirmation, message.destination, self.report_outage)
+        await self.confirmed(confirmation, message.destination)
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""

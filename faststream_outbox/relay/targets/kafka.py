@@ -24,7 +24,7 @@ class KafkaTarget(Target):
 
     def __init__(self, broker: KafkaBroker) -> None:
         options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream does not tell it otherwise
-        self._producer = BatchProducer(options, report_outage=self.report_outage)
+        self._producer = BatchProducer(options, confirmed=self.confirmed)
         self._partition_of = options.get("partitioner") or DefaultPartitioner()
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._missing = MissingTopics()

@@ -1,7 +1,7 @@
 """A producer of aiokafka's that sends batches of ours: idempotent, confirmed by all replicas, one per partition."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -9,7 +9,6 @@ from aiokafka import AIOKafkaProducer, errors
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.confirming import confirmed
 from faststream_outbox.relay.targets.gate import Gate
 
 # Large enough that a request is shared by hundreds of messages, far below what Kafka takes by default.
@@ -17,7 +16,8 @@ _BATCH_BYTES: Final = 256 * 1024
 # For how long a producer may take to end with nothing left to send.
 _STOP_SECONDS: Final = 5.0
 # A topic that Kafka does not know after this time does not exist: it makes those soon that it makes by itself.
-_TOPIC_SECONDS: Final = 10.0
+_TOPIC_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 3.0
 
 REFUSALS: Final = (
     errors.MessageSizeTooLargeError,
@@ -66,7 +66,9 @@ class BatchProducer:
     have a gap, and Kafka takes nothing more from that producer; a new one begins at nought.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, report_outage: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], *, confirmed: Callable[[Awaitable[Any], str], Awaitable[None]]
+    ) -> None:
         self.max_batch_bytes = max(int(options.get("max_batch_size") or 0), _BATCH_BYTES)
         self._max_request_bytes = int(options.get("max_request_size") or 1024 * 1024)
         # Batches are ours to fill: nothing is gained by waiting for more.
@@ -79,7 +81,7 @@ class BatchProducer:
             "max_request_size": max(self._max_request_bytes, 2 * self.max_batch_bytes),
             "transactional_id": None,
         }
-        self._report_outage = report_outage
+        self._confirmed = confirmed
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._gate = Gate()
@@ -87,22 +89,26 @@ class BatchProducer:
     async def start(self) -> None:
         """Connect."""
         async with self._starting:
-            if self._producer is not None:
-                return
-            producer = AIOKafkaProducer(**self._options)
-            try:
-                await producer.start()
-            except BaseException:
-                with suppress(Exception):
-                    await producer.stop()
-                raise
-            self._producer = producer
+            if self._producer is None:
+                self._producer = await self._open()
+
+    async def _open(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(**self._options)
+        try:
+            await producer.start()
+        except BaseException:
+            with suppress(Exception):
+                await producer.stop()
+            raise
+        return producer
 
     async def stop(self) -> None:
         """Disconnect; what is not confirmed by now is sent again by somebody."""
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
+        if producer is not None:
+            await self._close(producer)
+
+    async def _close(self, producer: AIOKafkaProducer) -> None:
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 await producer.stop()
@@ -114,10 +120,7 @@ class BatchProducer:
     async def answers(self) -> bool:
         """Ask for what every broker knows."""
         await self.start()
-        if self._producer is None:
-            return False
-        await self._producer.client.fetch_all_metadata()
-        return True
+        return self._producer is not None and await self._knows_itself(self._producer)
 
     async def partitions(self, topic: str) -> list[int]:
         """Tell the partitions of a topic; Kafka makes it now, if that is how it is set up."""
@@ -125,9 +128,18 @@ class BatchProducer:
         try:
             async with asyncio.timeout(_TOPIC_SECONDS):
                 return sorted(await producer.partitions_for(topic))
-        except TimeoutError:
-            await producer.client.fetch_all_metadata()  # raises when it is Kafka that is missing
-            raise errors.UnknownTopicOrPartitionError(f"There is no topic {topic!r}.") from None
+        except TimeoutError as error:
+            if not await self._knows_itself(producer):
+                raise OutageError("Kafka does not tell which topics it has.") from error
+            raise errors.UnknownTopicOrPartitionError from error
+
+    async def _knows_itself(self, producer: AIOKafkaProducer) -> bool:
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await producer.client.fetch_all_metadata()
+        except (TimeoutError, errors.KafkaError):
+            return False
+        return True
 
     def new_batch(self) -> "Batch":
         """Begin a batch."""
@@ -149,18 +161,21 @@ class BatchProducer:
 
     async def _deliver(self, batch: "Batch", topic: str, partition: int) -> None:
         confirmation = await self._connected().send_batch(batch.close(), topic, partition=partition)
-        await confirmed(confirmation, topic, self._report_outage)
+        await self._confirmed(confirmation, topic)
 
     async def _renew(self) -> None:
         """Begin anew, when nobody else awaits a confirmation."""
         failed = self._producer
         async with self._gate.alone():
-            if self._producer is failed:
-                await self.stop()
-                try:
-                    await self.start()
-                except Exception as error:
-                    raise OutageError(f"{type(error).__name__}: {error}") from error
+            if failed is None or self._producer is not failed:
+                return  # somebody else has begun anew, or we have been stopped
+            try:
+                self._producer = await self._open()
+            except Exception as error:
+                self._producer = None
+                raise OutageError(f"{type(error).__name__}: {error}") from error
+            finally:
+                await self._close(failed)
 
     def _connected(self) -> AIOKafkaProducer:
         if self._producer is None:

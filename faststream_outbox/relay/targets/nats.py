@@ -1,6 +1,7 @@
 """NATS, core and JetStream."""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, Final
 
 from faststream.nats import NatsBroker
@@ -10,7 +11,7 @@ from nats.errors import BadSubjectError, MaxPayloadError
 from nats.js.errors import APIError, NoStreamResponseError
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import CONFIRM_SECONDS, OutageError, RefusedError
+from faststream_outbox.relay.targets.base import OutageError, RefusedError
 from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 _CORE: Final = "core:"
@@ -57,7 +58,7 @@ class NatsTarget(OneByOneTarget):
             else:
                 errors.append(None)
         try:
-            await self._client.flush(int(CONFIRM_SECONDS))
+            await self._client.flush(ceil(self.patience))
         except Exception as error:  # noqa: BLE001 - same
             failure = self.translate(error)
             return [each or failure for each in errors]
@@ -67,9 +68,9 @@ class NatsTarget(OneByOneTarget):
         """Publish; JetStream answers, and of core NATS we wait until the server has it."""
         if message.destination.startswith(_CORE):
             await self._publish(message)
-            await self._client.flush(int(CONFIRM_SECONDS))
+            await self._client.flush(ceil(self.patience))
         else:
-            await self.broker.config.broker_config.js_producer.publish(_command(message))
+            await self.broker.config.broker_config.js_producer.publish(_command(message, self.patience))
 
     async def _publish(self, message: Outgoing) -> None:
         if not self._client.is_connected:
@@ -87,12 +88,12 @@ class NatsTarget(OneByOneTarget):
         return error if isinstance(error, OutageError) else OutageError(f"{type(error).__name__}: {error}")
 
 
-def _command(message: Outgoing) -> NatsPublishCommand:
+def _command(message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
     return NatsPublishCommand(
         message.payload,
         subject=message.destination.removeprefix(_CORE),
         headers={_MSG_ID: message.message_id, **message.headers},
         correlation_id=message.correlation_id,
-        timeout=CONFIRM_SECONDS,
+        timeout=timeout,
         _publish_type=PublishType.PUBLISH,
     )

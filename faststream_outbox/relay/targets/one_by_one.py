@@ -3,13 +3,10 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import (
-    CONFIRM_SECONDS,
     LeaseLostError,
-    OutageError,
     SentRun,
     StillOurs,
 )
@@ -18,9 +15,6 @@ from faststream_outbox.relay.targets.broker import BrokerTarget
 
 class OneByOneTarget(BrokerTarget):
     """A broker whose confirmations stand for one message each."""
-
-    # When a message is taken for lost, and sent again; None where the client itself sees to it that it arrives.
-    lost_after: ClassVar[float | None] = CONFIRM_SECONDS
 
     @abstractmethod
     async def send(self, message: Outgoing) -> None:
@@ -38,12 +32,17 @@ class OneByOneTarget(BrokerTarget):
                 return SentRun(confirmed, error)
         return SentRun(len(run))
 
+    @property
+    def _lost_after(self) -> float | None:
+        """When a message is taken for lost, and sent again."""
+        return self.patience
+
     async def _error_of(self, message: Outgoing) -> Exception | None:
         try:
-            async with asyncio.timeout(self.lost_after):
+            async with asyncio.timeout(self._lost_after):
                 await self.send(message)
         except TimeoutError:
-            return OutageError(f"{message.destination} confirmed nothing for {self.lost_after:g} seconds.")
+            return self.silence(message.destination)
         except Exception as error:  # noqa: BLE001 - whoever sent it decides
             return self.translate(error)
         return None

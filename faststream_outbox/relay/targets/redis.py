@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import CONFIRM_SECONDS, OutageError, RefusedError, SentRun, StillOurs
+from faststream_outbox.relay.targets.base import OutageError, RefusedError, SentRun, StillOurs
 from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 _KINDS: Final = ("stream", "list", "channel")
@@ -58,12 +58,12 @@ class RedisTarget(OneByOneTarget):
         if not messages:
             return []
         try:
-            async with asyncio.timeout(CONFIRM_SECONDS), self._client.pipeline(transaction=transaction) as pipeline:
+            async with asyncio.timeout(self.patience), self._client.pipeline(transaction=transaction) as pipeline:
                 for message in messages:
                     await self.producer.publish(_command(message, pipeline))
                 results = await pipeline.execute(raise_on_error=False)
         except TimeoutError:
-            return [OutageError(f"No answer came in {CONFIRM_SECONDS:g} seconds.")] * len(messages)
+            return [self.silence(messages[0].destination)] * len(messages)
         except Exception as error:  # noqa: BLE001 - whoever sent it decides
             return [self.translate(error)] * len(messages)
         return [self.translate(each) if isinstance(each, Exception) else None for each in results]
