@@ -28,8 +28,8 @@ def debezium_view_ddl(
     """Write the statements that make a view with the columns `id aggregatetype aggregateid type payload timestamp`.
 
     What is inserted there is published: `aggregatetype` is the queue, `aggregateid` the key, `type` and `id` become
-    headers. A row that is deleted there stays: with Debezium one deletes what one has just inserted, and here it has yet
-    to be delivered. What waits can be read there, and be copied to a table of Debezium's.
+    headers. A row that is deleted there stays: with Debezium one deletes what one has just inserted, and here it has
+    yet to be delivered. What waits can be read there, and be copied to a table of Debezium's.
 
     Args:
         outbox_table: What `make_outbox_table` has made.

@@ -123,7 +123,7 @@ def _notifying(insert: Statement, parameter: int) -> Statement:
 
 
 def lock_class(quoted_table: str) -> int:
-    """Give the advisory locks of a table a number of their own: a hash, so that two tables of one database do not meet."""
+    """Give the advisory locks of a table their number: a hash, so that two tables of one database do not meet."""
     return zlib.crc32(quoted_table.encode()) - 2**31
 
 
