@@ -47,14 +47,13 @@ def make_broker(to: To, logger: Logger) -> Any:
 def _read_kafka(to: To) -> dict[str, Any]:
     servers, options = _read_servers(to)
     # Without idempotence the order of a key could be lost, and a relay refuses it.
-    return {"enable_idempotence": True, **options, "bootstrap_servers": servers, **_security(to)}
+    return {"enable_idempotence": True, **options, "bootstrap_servers": servers, **_security(to, sasl=True)}
 
 
 def _read_confluent(to: To) -> dict[str, Any]:
     servers, options = _read_servers(to)
     config = {"enable.idempotence": True, **client_settings(to.security), **options.pop("config", {})}
-    security = make_security(to.security, context=False)
-    return {**options, "config": config, "bootstrap_servers": servers, **({"security": security} if security else {})}
+    return {**options, "config": config, "bootstrap_servers": servers, **_security(to, sasl=True, context=False)}
 
 
 def _read_servers(to: To) -> tuple[list[str], dict[str, Any]]:
@@ -77,8 +76,8 @@ def _read_url(to: To) -> dict[str, Any]:
     return {**to.options, "url": to.url, **_security(to)}
 
 
-def _security(to: To) -> dict[str, Any]:
-    security = make_security(to.security)
+def _security(to: To, **options: bool) -> dict[str, Any]:
+    security = make_security(to.security, **options)
     return {"security": security} if security else {}
 
 

@@ -17,7 +17,7 @@ _SECONDS_TO_CONNECT: Final = 15.0
 async def findings(program: Program) -> AsyncIterator[tuple[bool, str]]:
     """Tell of each thing whether it is well, and what it is or what is wrong."""
     try:
-        yield True, f"{len(program.settings.routes)} routes to {program.status.to}"
+        yield True, f"{_routes(len(program.settings.routes))} to {program.status.to}"
         yield await _check_database(program)
         yield await _check_broker(program)
     finally:
@@ -49,3 +49,7 @@ async def _check_broker(program: Program) -> tuple[bool, str]:
         return (True, "the broker answers") if await answers(to) else (False, f"{program.status.to} does not answer")
     finally:
         await to.stop()
+
+
+def _routes(number: int) -> str:
+    return "1 route" if number == 1 else f"{number} routes"

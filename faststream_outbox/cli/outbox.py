@@ -64,10 +64,10 @@ async def check_tables(outbox: OutboxBroker) -> None:
     for table, error in await outbox.client.look():
         if sqlstate(error) == _NO_SUCH_TABLE:
             raise ProgramError(
-                f"There is no table {table} in the database: create it by a migration of the service that publishes, "
+                f"{table} is not in the database: create it by a migration of the service that publishes, "
                 "or name the right one by --table, --schema, --dlq-table or --shards-table."
             ) from error
-        raise ProgramError(f"The table {table} cannot be read: {in_words(error)}") from error
+        raise ProgramError(f"{table} cannot be read: {in_words(error)}") from error
 
 
 def in_words(error: Exception) -> str:

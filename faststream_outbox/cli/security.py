@@ -14,8 +14,8 @@ _MECHANISMS: Final = {"plain": SASLPlaintext, "scram-sha-256": SASLScram256, "sc
 _KEYS: Final = ("mechanism", "username", "password", "tls", "ca_file", "cert_file", "key_file")
 
 
-def make_security(table: Mapping[str, Any], *, context: bool = True) -> BaseSecurity | None:
-    """Make what a FastStream broker takes as `security`; without a context for a client that reads the files itself."""
+def make_security(table: Mapping[str, Any], *, sasl: bool = False, context: bool = True) -> BaseSecurity | None:
+    """Make what a FastStream broker takes as `security`; `context` is false for a client that reads the files itself."""
     if not table:
         return None
     for name in table:
@@ -28,6 +28,8 @@ def make_security(table: Mapping[str, Any], *, context: bool = True) -> BaseSecu
     mechanism = table.get("mechanism", "plain")
     if mechanism not in _MECHANISMS:
         raise UsageError(f"The mechanism of [to.security] is one of {', '.join(_MECHANISMS)}, not {mechanism!r}.")
+    if mechanism != "plain" and not sasl:
+        raise UsageError(f"The mechanism {mechanism!r} of [to.security] is Kafka's; leave it out for other brokers.")
     password = str(table.get("password", ""))
     remember(password)
     return _MECHANISMS[mechanism](username=str(table["username"]), password=password, **how)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from faststream_outbox.embedded import Database
+from tests.backends import PostgresBackend
 from tests.servers.process import free_port
 
 CHECKOUT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ class Program:
     def __init__(self, process: subprocess.Popen[bytes], output: Path, health: int) -> None:
         self.process = process
         self._output = output
-        self._health = health
+        self.health = health
 
     @property
     def said(self) -> str:
@@ -67,7 +68,7 @@ class Program:
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{self._health}{path}", timeout=PATIENCE)
+            answer = await client.get(f"http://127.0.0.1:{self.health}{path}", timeout=PATIENCE)
         return answer.status_code, answer.json()
 
     async def until(self, path: str, status: int) -> dict[str, Any]:
@@ -79,6 +80,12 @@ class Program:
                     if code == status:
                         return body
                 await asyncio.sleep(0.05)
+
+    async def claimed(self, outbox: PostgresBackend) -> None:
+        """Wait until it has rows in hand."""
+        async with self._patience():
+            while not await outbox.one("SELECT count(*) FROM outbox WHERE acquired_token IS NOT NULL"):
+                await asyncio.sleep(0.02)
 
     async def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
