@@ -57,7 +57,8 @@ def relay(
         str | None, typer.Option(help="The table of shards, for hash-shards (outbox_shards).", rich_help_panel=_OUTBOX)
     ] = None,
     lease_ttl: Annotated[
-        float | None, typer.Option(help="Seconds until others take the rows of a dead node (60).", rich_help_panel=_RUNNING)
+        float | None,
+        typer.Option(help="Seconds until others take a dead node's rows (60).", rich_help_panel=_RUNNING),
     ] = None,
     graceful_timeout: Annotated[
         float | None, typer.Option(help="Seconds to drain when stopped (15).", rich_help_panel=_RUNNING)
@@ -73,7 +74,8 @@ def relay(
         typer.Option(help="A live view (default: in a terminal).", rich_help_panel=_RUNNING),
     ] = None,
     progress_interval: Annotated[
-        float | None, typer.Option(help="Seconds between two lines of progress in the log (10).", rich_help_panel=_RUNNING)
+        float | None,
+        typer.Option(help="Seconds between lines of progress in the log (10).", rich_help_panel=_RUNNING),
     ] = None,
     health: Annotated[
         str | None, typer.Option(help="Serve health at host:port, or at a local port.", rich_help_panel=_RUNNING)

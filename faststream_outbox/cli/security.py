@@ -15,7 +15,7 @@ _KEYS: Final = ("mechanism", "username", "password", "tls", "ca_file", "cert_fil
 
 
 def make_security(table: Mapping[str, Any], *, sasl: bool = False, context: bool = True) -> BaseSecurity | None:
-    """Make what a FastStream broker takes as `security`; `context` is false for a client that reads the files itself."""
+    """Make what a FastStream broker takes as `security`, without a context for a client that reads files itself."""
     if not table:
         return None
     for name in table:

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -8,6 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
+from tests.cli.world import World
 from tests.servers.redis import Redis
 
 
@@ -25,3 +27,10 @@ async def stream(redis_server: Redis) -> AsyncIterator[RedisStream]:
     """A stream that no other test uses."""
     async with RedisClient.from_url(redis_server.url) as client:
         yield RedisStream(client, f"s{uuid4().hex}")
+
+
+@pytest.fixture
+def world(
+    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
+) -> World:
+    return World(outbox, outbox_postgres, redis_server, stream, tmp_path)

@@ -16,7 +16,7 @@ class RedisStream:
 
     async def messages(self) -> list[tuple[bytes, dict[str, Any]]]:
         """What has arrived: bodies and headers."""
-        entries = await self._client.xrange(self.name)
+        entries: Any = await self._client.xrange(self.name)
         return [BinaryMessageFormatV1.parse(fields[b"__data__"]) for _, fields in entries]
 
     async def numbers(self, count: int) -> list[int]:
@@ -25,3 +25,7 @@ class RedisStream:
             while len(messages := await self.messages()) < count:
                 await asyncio.sleep(0.02)
         return [int(body) for body, _ in messages]
+
+    async def spoil(self) -> None:
+        """Put something else in its place, so that nothing can be sent to it."""
+        await self._client.set(self.name, "no stream")

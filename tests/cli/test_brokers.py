@@ -29,9 +29,7 @@ async def relay(outbox: PostgresBackend, database: Database, to: str, destinatio
         assert await program.stop() == 0, program.said
 
 
-async def test_nats(
-    outbox: PostgresBackend, outbox_postgres: Database, nats_server: Nats, tmp_path: Path
-) -> None:
+async def test_nats(outbox: PostgresBackend, outbox_postgres: Database, nats_server: Nats, tmp_path: Path) -> None:
     name = f"s{uuid4().hex}"
     client = await nats.connect(nats_server.url)
     stream = client.jetstream()

@@ -9,19 +9,14 @@ from faststream_outbox.cli.dsn import database_url
 from faststream_outbox.cli.errors import UsageError
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.settings import To, make_settings
-from faststream_outbox.embedded import Database
-from tests.backends import PostgresBackend
 from tests.broker.brokers import until_empty
 from tests.cli.programs import relaying
-from tests.cli.redis_stream import RedisStream
 from tests.cli.rows import in_order, publish
-from tests.servers.redis import Redis
+from tests.cli.world import World
 
 
-async def test_a_file_and_the_command_line(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> None:
-    file = tmp_path / "relay.toml"
+async def test_a_file_and_the_command_line(world: World) -> None:
+    file = world.folder / "relay.toml"
     file.write_text(
         f"""
         dsn = "env:SHOP_DATABASE"
@@ -33,27 +28,27 @@ async def test_a_file_and_the_command_line(
         log_level = "error"
 
         [to]
-        url = "{redis_server.url}"
+        url = "{world.redis.url}"
         options = {{ health_check_interval = 10 }}
 
         [routes]
         orders = "not-this-one"
-        events = "header:where|{stream.name}"
+        events = "header:where|{world.stream.name}"
         """
     )
-    await publish(outbox, range(50))
-    await publish(outbox, range(50, 60), queue="events", where=f"stream:{stream.name}")
-    await publish(outbox, range(60, 70), queue="events")
-    given = ("--config", str(file), "--route", f"orders={stream.name}", "--log-level", "info")
-    with relaying(*given, folder=tmp_path, SHOP_DATABASE=outbox_postgres.dsn) as program:
-        numbers = await stream.numbers(70)
-        await until_empty(outbox)
+    await publish(world.outbox, range(50))
+    await publish(world.outbox, range(50, 60), queue="events", where=f"stream:{world.stream.name}")
+    await publish(world.outbox, range(60, 70), queue="events")
+    given = ("--config", str(file), "--route", f"orders={world.stream.name}", "--log-level", "info")
+    with relaying(*given, folder=world.folder, SHOP_DATABASE=world.database.dsn) as program:
+        numbers = await world.stream.numbers(70)
+        await until_empty(world.outbox)
         assert await program.stop() == 0, program.said
         # INFO is heard, so the command line came first.
         assert program.lines("relay_stopped")
     assert sorted(numbers) == list(range(70))
     assert in_order(numbers[:50])
-    headers = [headers for _, headers in await stream.messages()]
+    headers = [headers for _, headers in await world.stream.messages()]
     assert {each["outbox_source"] for each in headers} == {each["ce_source"] for each in headers} == {"shop"}
 
 

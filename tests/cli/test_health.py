@@ -1,29 +1,22 @@
 """What probes are told of a relay."""
 
 import socket
-from pathlib import Path
 
 import httpx
 
-from faststream_outbox.embedded import Database
-from tests.backends import PostgresBackend
-from tests.cli.programs import password_of, relaying, run
-from tests.cli.redis_stream import RedisStream
+from tests.cli.programs import password_of, run
 from tests.cli.rows import publish
+from tests.cli.world import World
 from tests.servers.process import ask
-from tests.servers.redis import Redis
 
 
-async def test_a_broker_that_is_down_and_comes_back(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> None:
-    options = ("--to", redis_server.url, "--route", f"orders={stream.name}")
-    with relaying(*options, folder=tmp_path, OUTBOX_DSN=outbox_postgres.dsn) as program:
+async def test_a_broker_that_is_down_and_comes_back(world: World) -> None:
+    with world.relaying() as program:
         assert await program.until("/health/ready", 200) == {"ready": True}
-        await redis_server.stop()
+        await world.redis.stop()
         # Nothing is sent yet, and still it is seen.
         assert await program.until("/health/ready", 503) == {"ready": False, "reason": "the broker does not answer"}
-        await publish(outbox, range(20))
+        await publish(world.outbox, range(20))
         line = await program.heard("relay_paused")
         assert (line["level"], line["subscriber"], line["queue"]) == ("WARNING", "relay", "orders")
         assert "Traceback" in line["exception"] or "OutageError" in line["exception"]
@@ -34,52 +27,43 @@ async def test_a_broker_that_is_down_and_comes_back(
         assert (status["state"], status["relayed"]) == ("paused", 0)
         assert status["reason"]
         assert await program.get("/health/live") == (200, {"live": True})
-        await redis_server.start()
-        assert sorted(await stream.numbers(20)) == list(range(20))
+        await world.redis.start()
+        assert sorted(await world.stream.numbers(20)) == list(range(20))
         assert await program.until("/health/ready", 200) == {"ready": True}
         assert await program.stop() == 0, program.said
 
 
-async def test_a_broker_that_is_down_at_the_start(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> None:
-    await publish(outbox, range(20))
-    await redis_server.stop()
-    options = ("--to", redis_server.url, "--route", f"orders={stream.name}")
-    with relaying(*options, folder=tmp_path, OUTBOX_DSN=outbox_postgres.dsn) as program:
+async def test_a_broker_that_is_down_at_the_start(world: World) -> None:
+    await publish(world.outbox, range(20))
+    await world.redis.stop()
+    with world.relaying() as program:
         await program.heard("relay_paused")
         assert await program.until("/health/live", 200) == {"live": True}
         await program.until("/health/ready", 503)
-        await redis_server.start()
-        assert sorted(await stream.numbers(20)) == list(range(20))
+        await world.redis.start()
+        assert sorted(await world.stream.numbers(20)) == list(range(20))
         await program.until("/health/ready", 200)
 
 
-async def test_the_status_tells_the_figures(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> None:
-    await publish(outbox, range(20))
-    await publish(outbox, range(7), queue="others")
-    options = ("--to", redis_server.url, "--route", f"orders={stream.name}", "--route", "empty=nowhere")
-    with relaying(*options, folder=tmp_path, OUTBOX_DSN=outbox_postgres.dsn) as program:
-        await stream.numbers(20)
+async def test_the_status_tells_the_figures(world: World) -> None:
+    await publish(world.outbox, range(20))
+    await publish(world.outbox, range(7), queue="others")
+    with world.relaying("--route", "empty=nowhere") as program:
+        await world.stream.numbers(20)
         status = await program.until("/status", 200)
         while status["counted_seconds_ago"] is None or status["relayed"] < 20:
             _, status = await program.get("/status")
         assert status["state"] == "running"
-        assert status["to"] == redis_server.url
+        assert status["to"] == world.redis.url
         assert status["queues"].keys() == {"orders", "empty"}
         assert status["queues"]["orders"]["relayed"] == 20
         assert status["queues"]["empty"]["ready"] == 0
         assert await program.get("/nothing") == (404, {"error": "There are /health/live, /health/ready, /status."})
-        assert password_of(outbox_postgres) not in str(status)
+        assert password_of(world.database) not in str(status)
 
 
-async def test_who_is_no_probe_is_turned_away(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, tmp_path: Path
-) -> None:
-    options = ("--to", redis_server.url, "--route", "orders=s")
-    with relaying(*options, folder=tmp_path, OUTBOX_DSN=outbox_postgres.dsn) as program:
+async def test_who_is_no_probe_is_turned_away(world: World) -> None:
+    with world.relaying() as program:
         await program.until("/health/live", 200)
         assert (await ask(program.health, b"POST /status HTTP/1.1\r\n\r\n", lines=1) or b"").split()[1] == b"405"
         assert (await ask(program.health, b"EHLO\r\n\r\n", lines=1) or b"").split()[1] == b"400"
@@ -90,13 +74,13 @@ async def test_who_is_no_probe_is_turned_away(
         assert await program.get("/health/live") == (200, {"live": True})
 
 
-async def test_an_address_that_is_taken(outbox: PostgresBackend, outbox_postgres: Database) -> None:
+async def test_an_address_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ("--to", "redis://127.0.0.1:1", "--route", "orders=s", "--health", address)
-        done = run("relay", *options, OUTBOX_DSN=outbox_postgres.dsn)
+        done = run("relay", *options, OUTBOX_DSN="postgresql://127.0.0.1:1/nowhere")
     assert done.returncode == 1
     assert f"Error: --health cannot listen at {address}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -12,12 +12,9 @@ import subprocess
 import termios
 from collections.abc import AsyncIterator
 
-from faststream_outbox.embedded import Database
-from tests.backends import PostgresBackend
 from tests.cli.programs import COMMAND, PATIENCE, environment, password_of
-from tests.cli.redis_stream import RedisStream
 from tests.cli.rows import publish
-from tests.servers.redis import Redis
+from tests.cli.world import World
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -56,7 +53,7 @@ class Terminal:
 async def terminal(*arguments: str, **variables: str) -> AsyncIterator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once
         [*COMMAND, "relay", *arguments],
         env=environment(**variables),
         stdin=theirs,
@@ -75,25 +72,22 @@ async def terminal(*arguments: str, **variables: str) -> AsyncIterator[Terminal]
         os.close(ours)
 
 
-async def test_the_figures_are_seen(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream
-) -> None:
-    options = ("--to", redis_server.url, "--route", f"orders={stream.name}", "--route", "refunds=elsewhere")
-    async with terminal(*options, OUTBOX_DSN=outbox_postgres.dsn) as screen:
+async def test_the_figures_are_seen(world: World) -> None:
+    async with terminal(*world.route, "--route", "refunds=elsewhere", OUTBOX_DSN=world.database.dsn) as screen:
         await screen.shows(r"running\s+to redis://127.0.0.1:\d+ +0 relayed +0 rows/s +lag none")
-        await publish(outbox, range(300))
+        await publish(world.outbox, range(300))
         # relayed, per second, ready, lag, in flight, blocked keys, parked keys, dead
         await screen.shows(r"orders +300 +\d+ +0 +none +0 +0 +0 +0")
-        await redis_server.stop()
-        await publish(outbox, range(300, 320))
+        await world.redis.stop()
+        await publish(world.outbox, range(300, 320))
         await screen.shows(r"paused: the broker is down: \w+")
         await screen.shows(r"orders +300 +\d+ +20 +\d+\.\d s")
         # The log goes by above.
         assert "The broker is down, so nothing is claimed until it is back" in screen.text
-        await redis_server.start()
+        await world.redis.start()
         await screen.shows(r"orders +320 +\d+ +0 +none")
         screen.process.send_signal(signal.SIGINT)
         await screen.shows(r"320 rows were relayed")
         assert await asyncio.to_thread(screen.process.wait, PATIENCE) == 0, screen.text
         assert screen.raw.endswith("\x1b[?25h") or screen.raw.rfind("\x1b[?25h") > screen.raw.rfind("\x1b[?25l")
-        assert password_of(outbox_postgres) not in screen.text
+        assert password_of(world.database) not in screen.text
