@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from faststream_outbox.cli.passwords import hide
+from faststream_outbox.cli.repeats import Repeats
 
 LOGGER: Final = logging.getLogger("faststream_outbox.relay")
 
@@ -65,6 +66,8 @@ def set_up_logging(*, level: str, json_lines: bool) -> None:
     handler.setFormatter(JsonFormatter() if json_lines else TextFormatter(tracebacks=level == "debug"))
     number = logging.getLevelNamesMapping()[level.upper()]
     handler.setLevel(number)
+    if level != "debug":
+        handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)

@@ -4,9 +4,10 @@ import socket
 
 import httpx
 
-from tests.cli.programs import password_of, run
+from tests.cli.programs import password_of, relaying, run
 from tests.cli.rows import publish
 from tests.cli.world import World
+from tests.proxy import proxying
 from tests.servers.process import ask
 
 
@@ -43,6 +44,21 @@ async def test_a_broker_that_is_down_at_the_start(world: World) -> None:
         await world.redis.start()
         assert sorted(await world.stream.numbers(20)) == list(range(20))
         await program.until("/health/ready", 200)
+
+
+async def test_a_database_that_falls_silent(world: World) -> None:
+    async with proxying(world.database.dsn) as proxy:
+        options = (*world.route, "--dsn", proxy.url(world.database.dsn))
+        with relaying(*options, folder=world.folder) as program:
+            await program.until("/health/ready", 200)
+            proxy.freeze()
+            answer = await program.until("/health/ready", 503)
+            assert answer == {"ready": False, "reason": "the database does not answer"}
+            assert await program.get("/health/live") == (200, {"live": True})
+            proxy.thaw()
+            await program.until("/health/ready", 200)
+            await publish(world.outbox, range(20))
+            assert sorted(await world.stream.numbers(20)) == list(range(20))
 
 
 async def test_the_status_tells_the_figures(world: World) -> None:

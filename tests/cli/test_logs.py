@@ -7,6 +7,7 @@ import pytest
 
 from faststream_outbox.cli import passwords
 from faststream_outbox.cli.logs import JsonFormatter, TextFormatter
+from faststream_outbox.cli.repeats import Repeats
 from tests.cli.rows import publish
 from tests.cli.world import World
 
@@ -39,6 +40,22 @@ async def test_a_refused_message_is_told_with_its_row(world: World) -> None:
         assert await program.stop() == 0, program.said
     [letter] = await world.outbox.dead_letters()
     assert (letter.original_id, letter.payload) == (row.id, b"7")
+
+
+def test_libraries_do_not_repeat_themselves() -> None:
+    now = 0.0
+    repeats = Repeats(lambda: now)
+
+    def said(name: str, message: str) -> bool:
+        return repeats.filter(logging.makeLogRecord({"name": name, "msg": message}))
+
+    assert said("aiokafka", "Unable connect to node with id 1")
+    assert not said("aiokafka", "Unable connect to node with id 2")
+    assert said("aiokafka", "Unable to update metadata from [1]")
+    assert said("other", "Unable connect to node with id 1")
+    assert [said("faststream_outbox.relay", "The broker is down") for _ in range(2)] == [True, True]
+    now = 61.0
+    assert said("aiokafka", "Unable connect to node with id 1")
 
 
 @pytest.fixture
