@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,8 @@ class Program:
 
     async def run(self) -> int:
         """Relay until a signal comes; returns the exit code."""
+        if self._watches and not find_spec("rich"):
+            raise ProgramError("The live view needs rich: pip install 'faststream-outbox[cli]', or give --no-progress.")
         stop = asyncio.Event()
         _drain_on_signals(stop)
         async with AsyncExitStack() as stack:

@@ -1,14 +1,20 @@
 """Settings from a file, from the environment and from the command line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from faststream_outbox import AdvisoryLocks, HashShards, HeadLease
 from faststream_outbox.cli.brokers import make_broker
 from faststream_outbox.cli.dsn import database_url
 from faststream_outbox.cli.errors import UsageError
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.settings import To, make_settings
+from faststream_outbox.cli.outbox import make_engine, make_ordering, make_outbox
+from faststream_outbox.cli.program import make_relay
+from faststream_outbox.cli.settings import RelaySettings, To, make_settings
+from faststream_outbox.metrics import ignore
+from faststream_outbox.storage.ordering import Ordering
 from tests.broker.brokers import until_empty
 from tests.cli.programs import relaying
 from tests.cli.rows import in_order, publish
@@ -113,6 +119,34 @@ def test_a_mechanism_that_a_client_does_not_know() -> None:
 )
 def test_a_dsn(dsn: str, url: str) -> None:
     assert str(database_url(dsn)) == url
+
+
+def settings(**given: object) -> RelaySettings:
+    return make_settings({"dsn": "postgresql://h/d", "to": "redis://h", "routes": {"a": "b"}, **given}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "ordering"),
+    [("head-lease", HeadLease()), ("advisory-locks", AdvisoryLocks()), ("hash-shards", HashShards(count=8))],
+)
+def test_the_ordering(name: str, ordering: Ordering) -> None:
+    assert make_ordering(settings(ordering=name, shards=8)) == ordering
+
+
+def test_the_tables() -> None:
+    given = settings(table="mail", schema="shop", dlq_table="dead", ordering="hash-shards", shards_table="shares")
+    outbox = make_outbox(given, make_engine(given), ignore)
+    assert set(outbox.client.table.metadata.tables) == {"shop.mail", "shop.dead", "shop.shares"}  # type: ignore[attr-defined]  # of Postgres
+
+
+def test_the_relay() -> None:
+    given = settings(source="shop", on_dead="park", lease_ttl=7, cloudevents=True, graceful_timeout=3)
+    outbox = make_outbox(given, make_engine(given), ignore)
+    relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
+    assert outbox.config.broker_config.graceful_timeout == 3
+    assert relay._source == "shop"
+    assert relay._extra is not None
+    assert (relay._options.on_dead, relay._options.lease_seconds) == ("park", 7)
 
 
 def written(folder: Path, text: str) -> Path:

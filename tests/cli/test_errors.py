@@ -143,6 +143,11 @@ def test_a_missing_extra(missing: str, to: str, sentence: str) -> None:
     assert refused("--to", to, *ROUTE, code=1, command=without(missing)) == sentence.format(INSTALL)
 
 
+def test_no_view_without_rich() -> None:
+    told = refused(*TO, *ROUTE, "--progress", code=1, command=without("rich"))
+    assert told == "The live view needs rich: pip install 'faststream-outbox[cli]', or give --no-progress."
+
+
 def test_missing_drivers() -> None:
     told = refused(*TO, *ROUTE, code=1, command=without("asyncpg", "psycopg"))
     assert told == "Postgres is reached through asyncpg or psycopg: pip install 'faststream-outbox[asyncpg]'."
