@@ -6,11 +6,18 @@ import pytest
 from redis.asyncio import Redis as RedisClient
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from faststream_outbox.cli import passwords
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
 from tests.cli.world import World
 from tests.servers.redis import Redis
+
+
+@pytest.fixture(autouse=True)
+def no_known_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has told the program to hide is no secret in the next."""
+    monkeypatch.setattr(passwords, "_known", set())
 
 
 @pytest.fixture
