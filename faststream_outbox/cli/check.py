@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from typing import Final
 
 from faststream_outbox.cli.errors import ProgramError
-from faststream_outbox.cli.health import answers
 from faststream_outbox.cli.outbox import check_tables, in_words
 from faststream_outbox.cli.program import Program
 
@@ -46,7 +45,8 @@ async def _check_broker(program: Program) -> tuple[bool, str]:
     except Exception as error:  # noqa: BLE001 - of whatever client
         return False, f"{program.status.to} cannot be reached: {in_words(error)}"
     try:
-        return (True, "the broker answers") if await answers(to) else (False, f"{program.status.to} does not answer")
+        answers = await to.ping(timeout=_SECONDS_TO_CONNECT)
+        return (True, "the broker answers") if answers else (False, f"{program.status.to} does not answer")
     finally:
         await to.stop()
 

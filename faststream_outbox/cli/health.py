@@ -3,12 +3,13 @@
 import asyncio
 import time
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.json_server import Answer, JsonServer
 from faststream_outbox.cli.status import Status
+from faststream_outbox.relay import Relay
 
 # An answer about others is this old at most, however many ask.
 _FRESH_SECONDS: Final = 1.0
@@ -19,8 +20,8 @@ _DEFAULT_HOST: Final = "127.0.0.1"
 class Health:
     """`/health/live`, `/health/ready` and `/status`."""
 
-    def __init__(self, status: Status, outbox: OutboxBroker, to: Any) -> None:
-        self._status, self._outbox, self._to = status, outbox, to
+    def __init__(self, status: Status, outbox: OutboxBroker, relay: Relay) -> None:
+        self._status, self._outbox, self._relay = status, outbox, relay
         self._asking = asyncio.Lock()
         self._reason: str | None = None
         self._asked_at = float("-inf")
@@ -53,16 +54,7 @@ class Health:
     async def _ask(self) -> str | None:
         if not await self._outbox.ping(_PING_SECONDS):
             return "the database does not answer"
-        return None if await answers(self._to) else "the broker does not answer"
-
-
-async def answers(to: Any) -> bool:
-    """Tell whether the broker answers that rows go to."""
-    try:
-        async with asyncio.timeout(2 * _PING_SECONDS):
-            return bool(await to.ping(timeout=_PING_SECONDS))
-    except Exception:  # noqa: BLE001 - whatever it is, that is no answer
-        return False
+        return None if await self._relay.ping(_PING_SECONDS) else "the broker does not answer"
 
 
 async def serve(health: Health, address: str) -> JsonServer:

@@ -44,7 +44,6 @@ class Program:
         self.to = make_broker(settings.to, LOGGER)
         self.relay = make_relay(settings, self.outbox, self.to)
         self.status = Status(self.relay, self.figures, settings.to.url)
-        LOGGER.addHandler(self.status.reason)
 
     async def run(self) -> int:
         """Relay until a signal comes; returns the exit code."""
@@ -55,7 +54,7 @@ class Program:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.engine.dispose)
             if self.settings.health is not None:
-                server = await serve(Health(self.status, self.outbox, self.to), self.settings.health)
+                server = await serve(Health(self.status, self.outbox, self.relay), self.settings.health)
                 stack.push_async_callback(server.stop)
                 LOGGER.info("Health is told at port %s.", server.port, extra={"event": "health_served"})
             await check_tables(self.outbox)

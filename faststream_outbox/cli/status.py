@@ -1,6 +1,5 @@
 """How a relay is at the moment: what it does, and what it waits for."""
 
-import logging
 from typing import Any, Literal
 
 from faststream_outbox.cli.figures import Figures
@@ -10,30 +9,12 @@ from faststream_outbox.relay import Relay
 Phase = Literal["starting", "running", "stopping"]
 
 
-class PauseReason(logging.Handler):
-    """Hears from the log why a relay pauses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the reason for as long as the pause lasts."""
-        match getattr(record, "event", None):
-            case "relay_paused":
-                error = record.exc_info[1] if record.exc_info else None
-                self.text = hide(str(error) if error else record.getMessage())
-            case "relay_resumed":
-                self.text = ""
-
-
 class Status:
     """What is known of a running relay, in one place for all who tell it."""
 
     def __init__(self, relay: Relay, figures: Figures, to: str) -> None:
         self.figures = figures
         self.phase: Phase = "starting"
-        self.reason = PauseReason()
         # Without a password.
         self.to = hide(to)
         self._relay = relay
@@ -49,13 +30,18 @@ class Status:
         return self.phase != "running" or self._relay.alive
 
     @property
+    def reason(self) -> str:
+        """Why it pauses."""
+        return hide(str(self._relay.pause_reason or ""))
+
+    @property
     def in_words(self) -> str:
         """In a few words."""
-        return f"paused: the broker is down: {self.reason.text}" if self.state == "paused" else self.state
+        return f"paused: the broker is down: {self.reason}" if self.state == "paused" else self.state
 
     def as_dict(self) -> dict[str, Any]:
         """Tell all of it, for machines."""
         told: dict[str, Any] = {"state": self.state, "to": self.to, **self.figures.as_dict()}
         if self.state == "paused":
-            told["reason"] = self.reason.text
+            told["reason"] = self.reason
         return told

@@ -32,6 +32,7 @@ class Outage(Loop):
         self._target = target
         self._pause = pause
         self._resume = resume
+        self.reason: Exception | None = None
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
         self._over.set()
@@ -47,6 +48,7 @@ class Outage(Loop):
         """Take note that the broker is down."""
         if self.lasts:
             return
+        self.reason = error
         self._begun.set()
         self._over.clear()
         self._pause()
@@ -69,6 +71,7 @@ class Outage(Loop):
             if await self._answers():
                 break
         self._over_at = time.monotonic()
+        self.reason = None
         self._begun.clear()
         self._over.set()
         self._resume()

@@ -1,6 +1,7 @@
 """What a user holds: a relay from the queues of an outbox to another broker."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -26,6 +27,8 @@ from faststream_outbox.subscriber.verdicts import Judge
 _BATCH: Final = 500
 # For so long a start waits for the broker; then it is taken to be down.
 _CONNECT_SECONDS: Final = 10.0
+# For so long a relay that has claimed nothing yet is taken to be well.
+_FIRST_CLAIM_SECONDS: Final = 30.0
 # So many keys are on their way at once, each waiting for confirmations of its own; the client sends them together.
 _KEYS_AT_ONCE: Final = 64
 
@@ -90,6 +93,7 @@ class Relay:
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
         self._forwarder: Forwarder | None = None
+        self._started_at = 0.0
         self._owns_broker = False
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -124,6 +128,7 @@ class Relay:
             config.wakeup.start(listen=True)
             self._unsubscribe = config.wakeup.subscribe(self._routes.queues, pipeline.wake)
         pipeline.start()
+        self._started_at = time.monotonic()
 
     async def _connect_target(self) -> OutageError | None:
         """Connect to the other broker; that it is down now is no reason not to start."""
@@ -170,8 +175,22 @@ class Relay:
         return self._outage is not None and self._outage.lasts
 
     @property
+    def pause_reason(self) -> Exception | None:
+        """What the broker, or the way there, failed with, while nothing is claimed because of it."""
+        return None if self._outage is None else self._outage.reason
+
+    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
+        """Ask the broker that rows go to for a sign of life."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._target.alive()
+        except Exception:  # noqa: BLE001 - whatever it is, that is no answer
+            return False
+
+    @property
     def alive(self) -> bool:
         """Whether every loop is running; a relay that waits for its broker is alive."""
         if self._pipeline is None or self._outage is None:
             return False
-        return self._pipeline.alive and self._outage.alive
+        just_begun = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS
+        return (self._pipeline.alive or just_begun) and self._outage.alive

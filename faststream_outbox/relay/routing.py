@@ -1,6 +1,7 @@
 """Where the rows of a queue go: to one place, or to one that a header or a function names."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
@@ -38,7 +39,8 @@ class Routes:
     @property
     def fixed(self) -> list[str]:
         """The destinations that are known before there is a row."""
-        return [route for route in self._routes.values() if isinstance(route, str)]
+        known = (route.default if isinstance(route, ByHeader) else route for route in self._routes.values())
+        return [destination for destination in known if isinstance(destination, str)]
 
     def destination(self, row: OutboxRow) -> str:
         """Find where a row goes."""
@@ -56,6 +58,21 @@ class Routes:
         return destination
 
 
+@dataclass(frozen=True, slots=True)
+class ByHeader:
+    """Finds the destination of a row in one of its headers."""
+
+    name: str
+    default: str | None = None
+
+    def __call__(self, row: OutboxRow) -> str:
+        """Read the header."""
+        destination = (row.headers or {}).get(self.name, self.default)
+        if destination is None:
+            raise UnroutableError(f"Row {row.id} has no header {self.name!r}, which was to say where it goes.")
+        return str(destination)
+
+
 def by_header(name: str, *, default: str | None = None) -> Callable[[OutboxRow], str]:
     """Route rows by one of their headers.
 
@@ -63,11 +80,4 @@ def by_header(name: str, *, default: str | None = None) -> Callable[[OutboxRow],
         Relay(broker, to=kafka, routes={"events": by_header("topic", default="events")})
 
     """
-
-    def route(row: OutboxRow) -> str:
-        destination = (row.headers or {}).get(name, default)
-        if destination is None:
-            raise UnroutableError(f"Row {row.id} has no header {name!r}, which was to say where it goes.")
-        return str(destination)
-
-    return route
+    return ByHeader(name, default)

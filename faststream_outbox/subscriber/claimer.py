@@ -72,6 +72,7 @@ class Claimer(Loop):
 
     def resume(self) -> None:
         """Go on."""
+        self._claimed_at = max(self._claimed_at, time.monotonic())
         self._open.set()
 
     def wake(self) -> None:
@@ -89,8 +90,9 @@ class Claimer(Loop):
 
     @property
     def idle_for(self) -> float:
-        """For how many seconds no claim has succeeded, although there was room for rows."""
-        return 0.0 if self._waits_for_handlers else time.monotonic() - self._claimed_at
+        """For how many seconds no claim has succeeded, although there was room for rows and nobody had paused it."""
+        excused = self._waits_for_handlers or not self._open.is_set()
+        return 0.0 if excused else time.monotonic() - self._claimed_at
 
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""

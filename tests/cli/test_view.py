@@ -81,13 +81,17 @@ async def test_the_figures_are_seen(world: World) -> None:
         await world.redis.stop()
         await publish(world.outbox, range(300, 320))
         await screen.shows(r"paused: the broker is down: \w+")
-        await screen.shows(r"orders +300 +\d+ +20 +\d+\.\d s")
+        # What was claimed is kept for when it is back, and what comes now waits in the table.
+        await publish(world.outbox, range(20), queue="refunds")
+        await screen.shows(r"orders +300 +\d+ +0 +none +[1-9]")
+        await screen.shows(r"refunds +0 +\d+ +[1-9]\d* +\d+\.\d s +0")
         # The log goes by above.
         assert "The broker is down, so nothing is claimed until it is back" in screen.text
         await world.redis.start()
         await screen.shows(r"orders +320 +\d+ +0 +none")
+        await screen.shows(r"refunds +20 +\d+ +0 +none")
         screen.process.send_signal(signal.SIGINT)
-        await screen.shows(r"320 rows were relayed")
+        await screen.shows(r"340 rows were relayed")
         assert await asyncio.to_thread(screen.process.wait, PATIENCE) == 0, screen.text
         assert screen.raw.endswith("\x1b[?25h") or screen.raw.rfind("\x1b[?25h") > screen.raw.rfind("\x1b[?25l")
         assert password_of(world.database) not in screen.text
