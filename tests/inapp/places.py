@@ -1,0 +1,204 @@
+"""Where a handler of an outbox publishes to: each broker, how a publisher of it is written, and what arrives there."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from faststream.confluent import KafkaBroker as ConfluentBroker
+from faststream.kafka import KafkaBroker
+from faststream.nats import JStream, NatsBroker
+from faststream.rabbit import RabbitBroker, RabbitQueue
+from faststream.redis import RedisBroker, StreamSub
+
+from tests.servers.kafka import Kafka
+from tests.servers.nats import Nats
+from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.redis import Redis
+from tests.servers.server import Server
+
+# FastStream's brokers log each message, and the outages that are tested here.
+QUIET = logging.getLogger("tests.inapp")
+QUIET.setLevel(logging.CRITICAL + 1)
+
+
+class Place:
+    """A topic, queue, subject or stream of its own, on one kind of server."""
+
+    server_type: type[Server]
+    #: Whether it keeps what nobody listens to.
+    keeps = True
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.name = f"t{uuid4().hex[:12]}"
+
+    async def create(self) -> None:
+        """Do what an operator does."""
+
+    def broker(self, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(name or self.name)
+
+    def subscriber(self, broker: Any) -> Any:
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["asyncio.Queue[Any]"]:
+        """Receive the messages, from the first that is kept."""
+        broker, messages = self.broker(), asyncio.Queue[Any]()
+
+        async def receive(message: Any) -> None:
+            messages.put_nowait(message)
+
+        async def consume(call_next: Any, message: Any) -> Any:
+            await receive(message)
+            return await call_next(message)
+
+        @self.subscriber(broker)
+        async def handle(body: Any) -> None: ...
+
+        broker.add_middleware(_function_middleware(consume))
+        await broker.start()
+        try:
+            yield messages
+        finally:
+            await broker.stop()
+
+    async def received(self, number: int) -> list[Any]:
+        """Wait for so many messages of those that are kept."""
+        async with self.listening() as messages, asyncio.timeout(60):
+            return [await messages.get() for _ in range(number)]
+
+    @staticmethod
+    def key(message: Any) -> bytes | None:
+        return None
+
+
+def _function_middleware(consume: Any) -> Any:
+    from faststream import BaseMiddleware
+
+    class Middleware(BaseMiddleware):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            return await consume(call_next, msg)
+
+    return Middleware
+
+
+class KafkaTopic(Place):
+    server_type = Kafka
+
+    async def create(self) -> None:
+        await self.server.create_topic(self.name, 2)
+
+    def broker(self, **options: Any) -> Any:
+        return KafkaBroker(self.server.bootstrap_servers, logger=QUIET, **options)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(self.name, auto_offset_reset="earliest")
+
+    @staticmethod
+    def key(message: Any) -> bytes | None:
+        key: bytes | None = message.raw_message.key
+        return key
+
+
+class ConfluentTopic(KafkaTopic):
+    def broker(self, **options: Any) -> Any:
+        return ConfluentBroker(self.server.bootstrap_servers, logger=QUIET, **options)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(self.name, auto_offset_reset="earliest", group_id=self.name)
+
+    @staticmethod
+    def key(message: Any) -> bytes | None:
+        key: bytes | None = message.raw_message.key()
+        return key
+
+
+class RabbitQueueOf(Place):
+    server_type = RabbitMQ
+
+    async def create(self) -> None:
+        async with self.broker() as broker:
+            await broker.declare_queue(RabbitQueue(self.name, durable=True))
+
+    def broker(self, **options: Any) -> Any:
+        return RabbitBroker(self.server.url, logger=QUIET, **options)
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(name or self.name, persist=True)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(RabbitQueue(self.name, durable=True))
+
+
+class JetStreamSubject(Place):
+    server_type = Nats
+
+    def broker(self, **options: Any) -> Any:
+        return NatsBroker(self.server.url, logger=QUIET, **{"reconnect_time_wait": 0.1, **options})
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(name or self.name, stream=JStream(f"s{self.name}"))
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(self.name, stream=JStream(f"s{self.name}"), deliver_policy="all")
+
+
+class NatsSubject(JetStreamSubject):
+    keeps = False
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(name or self.name)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(self.name)
+
+
+class RedisStreamOf(Place):
+    server_type = Redis
+
+    def broker(self, **options: Any) -> Any:
+        return RedisBroker(self.server.url, logger=QUIET, **options)
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(stream=name or self.name)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(stream=StreamSub(self.name, last_id="0", polling_interval=10))
+
+
+class RedisListOf(RedisStreamOf):
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(list=name or self.name)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(list=self.name)
+
+
+class RedisChannelOf(RedisStreamOf):
+    keeps = False
+
+    def publisher(self, broker: Any, name: str | None = None) -> Any:
+        return broker.publisher(channel=name or self.name)
+
+    def subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(channel=self.name)
+
+
+PLACES: dict[str, type[Place]] = {
+    "kafka": KafkaTopic,
+    "confluent": ConfluentTopic,
+    "rabbit": RabbitQueueOf,
+    "jetstream": JetStreamSubject,
+    "nats": NatsSubject,
+    "redis stream": RedisStreamOf,
+    "redis list": RedisListOf,
+    "redis channel": RedisChannelOf,
+}
+KEEPING = [name for name, place in PLACES.items() if place.keeps]
