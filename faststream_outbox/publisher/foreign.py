@@ -184,12 +184,6 @@ class _Nats(_Dialect):
         return answer
 
 
-class _Redis(_Dialect):
-    """Redis, whose headers are JSON."""
-
-    text_headers = False
-
-
 _PLAIN: Final = _Dialect()
 # By the module of their commands, so that none of the clients need be installed.
 _DIALECTS: Final[dict[str, _Dialect]] = {
@@ -197,7 +191,6 @@ _DIALECTS: Final[dict[str, _Dialect]] = {
     "faststream.confluent.response": _Confluent(),
     "faststream.rabbit.response": _Rabbit(),
     "faststream.nats.response": _Nats(),
-    "faststream.redis.response": _Redis(),
 }
 
 

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from faststream import BaseMiddleware
 from faststream.confluent import KafkaBroker as ConfluentBroker
 from faststream.kafka import KafkaBroker
 from faststream.nats import JStream, NatsBroker
@@ -22,6 +23,15 @@ from tests.servers.server import Server
 # FastStream's brokers log each message, and the outages that are tested here.
 QUIET = logging.getLogger("tests.inapp")
 QUIET.setLevel(logging.CRITICAL + 1)
+
+
+F = TypeVar("F")
+
+
+class Decorator(Protocol):
+    """A publisher or a subscriber, over a handler."""
+
+    def __call__(self, func: F, /) -> F: ...
 
 
 class Place:
@@ -41,28 +51,37 @@ class Place:
     def broker(self, **options: Any) -> Any:
         raise NotImplementedError
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(name or self.name)
+    def publisher(self, broker: Any) -> Decorator:
+        """Declare a publisher, as a user would."""
+        publisher: Decorator = self._publisher(broker)
+        return publisher
 
-    def subscriber(self, broker: Any) -> Any:
-        raise NotImplementedError
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(self.name)
+
+    def subscriber(self, broker: Any) -> Decorator:
+        """Declare a subscriber, of all that is kept from the beginning."""
+        subscriber: Decorator = self._subscriber(broker)
+        return subscriber
+
+    def _subscriber(self, broker: Any) -> Any:
+        return broker.subscriber(self.name)
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["asyncio.Queue[Any]"]:
+    async def listening(self, *middlewares: Any) -> AsyncIterator["asyncio.Queue[Any]"]:
         """Receive the messages, from the first that is kept."""
-        broker, messages = self.broker(), asyncio.Queue[Any]()
+        messages = asyncio.Queue[Any]()
 
-        async def receive(message: Any) -> None:
-            messages.put_nowait(message)
+        class Keep(BaseMiddleware):
+            async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+                messages.put_nowait(msg)
+                return await call_next(msg)
 
-        async def consume(call_next: Any, message: Any) -> Any:
-            await receive(message)
-            return await call_next(message)
+        broker = self.broker(middlewares=[*middlewares, Keep])
 
         @self.subscriber(broker)
-        async def handle(body: Any) -> None: ...
+        async def handle(_body: Any) -> None: ...
 
-        broker.add_middleware(_function_middleware(consume))
         await broker.start()
         try:
             yield messages
@@ -75,18 +94,9 @@ class Place:
             return [await messages.get() for _ in range(number)]
 
     @staticmethod
-    def key(message: Any) -> bytes | None:
+    def key(_message: Any) -> bytes | None:
+        """Return the key of a message, where there are keys."""
         return None
-
-
-def _function_middleware(consume: Any) -> Any:
-    from faststream import BaseMiddleware
-
-    class Middleware(BaseMiddleware):
-        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-            return await consume(call_next, msg)
-
-    return Middleware
 
 
 class KafkaTopic(Place):
@@ -98,7 +108,7 @@ class KafkaTopic(Place):
     def broker(self, **options: Any) -> Any:
         return KafkaBroker(self.server.bootstrap_servers, logger=QUIET, **options)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(self.name, auto_offset_reset="earliest")
 
     @staticmethod
@@ -111,7 +121,7 @@ class ConfluentTopic(KafkaTopic):
     def broker(self, **options: Any) -> Any:
         return ConfluentBroker(self.server.bootstrap_servers, logger=QUIET, **options)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(self.name, auto_offset_reset="earliest", group_id=self.name)
 
     @staticmethod
@@ -130,10 +140,10 @@ class RabbitQueueOf(Place):
     def broker(self, **options: Any) -> Any:
         return RabbitBroker(self.server.url, logger=QUIET, **options)
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(name or self.name, persist=True)
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(self.name, persist=True)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(RabbitQueue(self.name, durable=True))
 
 
@@ -143,20 +153,20 @@ class JetStreamSubject(Place):
     def broker(self, **options: Any) -> Any:
         return NatsBroker(self.server.url, logger=QUIET, **{"reconnect_time_wait": 0.1, **options})
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(name or self.name, stream=JStream(f"s{self.name}"))
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(self.name, stream=JStream(f"s{self.name}"))
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(self.name, stream=JStream(f"s{self.name}"), deliver_policy="all")
 
 
 class NatsSubject(JetStreamSubject):
     keeps = False
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(name or self.name)
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(self.name)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(self.name)
 
 
@@ -166,28 +176,28 @@ class RedisStreamOf(Place):
     def broker(self, **options: Any) -> Any:
         return RedisBroker(self.server.url, logger=QUIET, **options)
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(stream=name or self.name)
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(stream=self.name)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(stream=StreamSub(self.name, last_id="0", polling_interval=10))
 
 
 class RedisListOf(RedisStreamOf):
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(list=name or self.name)
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(list=self.name)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(list=self.name)
 
 
 class RedisChannelOf(RedisStreamOf):
     keeps = False
 
-    def publisher(self, broker: Any, name: str | None = None) -> Any:
-        return broker.publisher(channel=name or self.name)
+    def _publisher(self, broker: Any) -> Any:
+        return broker.publisher(channel=self.name)
 
-    def subscriber(self, broker: Any) -> Any:
+    def _subscriber(self, broker: Any) -> Any:
         return broker.subscriber(channel=self.name)
 
 
