@@ -173,7 +173,7 @@ class _Nats(_Dialect):
         client = getattr(broker, "_connection", None)
         if cmd.stream or not isinstance(client, Client):
             return await send(cmd)
-        if not client.is_connected:
+        if not client.is_connected:  # or it would keep a copy of each attempt, and send them all
             raise ConnectionError(_NATS_IS_AWAY)
         connections = client.stats["reconnects"]
         answer = await send(cmd)

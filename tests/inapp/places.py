@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from faststream import BaseMiddleware
+from faststream import AckPolicy, BaseMiddleware
 from faststream.confluent import KafkaBroker as ConfluentBroker
 from faststream.kafka import KafkaBroker
 from faststream.nats import JStream, NatsBroker
@@ -109,7 +109,8 @@ class KafkaTopic(Place):
         return KafkaBroker(self.server.bootstrap_servers, logger=QUIET, **options)
 
     def _subscriber(self, broker: Any) -> Any:
-        return broker.subscriber(self.name, auto_offset_reset="earliest")
+        group, policy = uuid4().hex, AckPolicy.NACK_ON_ERROR
+        return broker.subscriber(self.name, auto_offset_reset="earliest", group_id=group, ack_policy=policy)
 
     @staticmethod
     def key(message: Any) -> bytes | None:
@@ -120,9 +121,6 @@ class KafkaTopic(Place):
 class ConfluentTopic(KafkaTopic):
     def broker(self, **options: Any) -> Any:
         return ConfluentBroker(self.server.bootstrap_servers, logger=QUIET, **options)
-
-    def _subscriber(self, broker: Any) -> Any:
-        return broker.subscriber(self.name, auto_offset_reset="earliest", group_id=self.name)
 
     @staticmethod
     def key(message: Any) -> bytes | None:

@@ -4,15 +4,17 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from faststream import BaseMiddleware
 from faststream.confluent import KafkaResponse as ConfluentResponse
 from faststream.kafka import KafkaResponse
 from faststream.nats import JStream
 from faststream.response import Response
+from sqlalchemy import MetaData
 
-from faststream_outbox import ConstantRetry
+from faststream_outbox import ConstantRetry, Inbox, make_inbox_table
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, started, until_empty
+from tests.broker.brokers import broker_on, started, until, until_empty
 from tests.broker.test_ordering import publish_keyed
 from tests.inapp.places import KEEPING, Decorator, Place
 
@@ -21,6 +23,18 @@ SOON = ConstantRetry(delay_seconds=0.05)
 
 def outbox_headers(message: Any) -> dict[str, str]:
     return {name: value for name, value in message.headers.items() if name.startswith("outbox_")}
+
+
+def fail_behind(publisher: Any, *, times: int) -> None:
+    """Let a publisher fail when its message has been sent, as it does when a confirmation is lost."""
+    send, left = publisher._publish, iter(range(times))
+
+    async def send_and_fail(*args: Any, **options: Any) -> None:
+        await send(*args, **options)
+        if next(left, None) is not None:
+            raise ConnectionError("it has been sent, and will be again")
+
+    publisher._publish = send_and_fail
 
 
 async def test_what_a_handler_returns_is_published_and_its_row_deleted(postgres: PostgresBackend, place: Place) -> None:
@@ -167,32 +181,55 @@ async def test_messages_that_answer_one_row_together_have_no_id_that_they_would_
     assert [outbox_headers(message) for message in messages] == [{}, {}]
 
 
+@pytest.mark.parametrize("place", ["kafka", "confluent", "rabbit", "redis stream"], indirect=True)
+async def test_an_inbox_on_the_other_side_knows_what_it_has_had(postgres: PostgresBackend, place: Place) -> None:
+    broker, there = broker_on(postgres), place.broker()
+    publisher: Any = place.publisher(there)
+    fail_behind(publisher, times=2)
+    inbox_table = make_inbox_table(MetaData())
+    async with postgres.engine.begin() as connection:
+        await connection.run_sync(inbox_table.metadata.create_all)
+
+    @broker.subscriber("q", retry_strategy=SOON)
+    async def handle(body: dict[str, Any]) -> int:
+        return int(body["number"])
+
+    publisher(handle)
+    await publish_keyed(broker, postgres, ("k", 1), ("k", 2))
+    inbox, came = Inbox(postgres.engine, table=inbox_table, consumer=place.name), list[str]()
+
+    class Count(BaseMiddleware):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            came.append(msg.headers["outbox_sequence"])
+            return await call_next(msg)
+
+    async with place.listening(Count, inbox) as messages, started(broker):
+        assert [await (await messages.get()).decode() for _ in range(2)] == [1, 2]
+        await until(lambda: len(came) == 4)
+    assert came == ["1", "1", "1", "2"]
+    assert messages.empty()
+
+
 @pytest.mark.parametrize("place", ["jetstream"], indirect=True)
 async def test_a_stream_takes_each_answer_once_however_often_its_row_is_tried(
     postgres: PostgresBackend, place: Place
 ) -> None:
     broker, there = broker_on(postgres), place.broker()
-    failures = iter([True, True])
-
     subjects, stream = [f"{place.name}.a", f"{place.name}.b"], JStream(f"s{place.name}", subjects=[f"{place.name}.>"])
 
     first: Any = there.publisher(subjects[0], stream=stream)
     publishers: list[Decorator] = [first, there.publisher(subjects[1], stream=stream)]
 
+    handled: list[Any] = []
+
     @publishers[1]
     @publishers[0]
     @broker.subscriber("q", retry_strategy=SOON)
-    async def handle(body: str) -> str:
+    async def handle(body: str, message: OutboxMessage) -> str:
+        handled.append(message.raw_message)
         return body
 
-    send = first._publish
-
-    async def send_and_fail(*args: Any, **options: Any) -> None:
-        await send(*args, **options)
-        if next(failures, False):
-            raise RuntimeError("it has been sent, and will be again")
-
-    first._publish = send_and_fail
+    fail_behind(first, times=2)
     async with postgres.transaction() as session:
         await broker.publish("x", queue="q", session=session)
     async with started(broker):
@@ -202,4 +239,4 @@ async def test_a_stream_takes_each_answer_once_however_often_its_row_is_tried(
         state = (await client.stream_info(stream.name)).state
         stored = [await client.get_msg(stream.name, seq) for seq in range(state.first_seq, state.last_seq + 1)]
     assert sorted(each.subject for each in stored) == subjects
-    assert next(failures, None) is None
+    assert [row.attempts_count for row in handled] == [0, 1, 2]
