@@ -44,17 +44,24 @@ class ForeignPublishing:
     FastStream's publisher has made a command of it; this adds who the row was, and does not take silence for success.
     """
 
-    def __init__(self, handlers: Callable[[], Iterable[HandlerCallWrapper[..., Any]]], timeout: float | None) -> None:
-        self._handlers = handlers
+    def __init__(self, publishers: Iterable[PublisherUsecase], timeout: float | None) -> None:
+        self._publishers = list(publishers)
         self._timeout = timeout
 
-    async def send(self, send: Send, cmd: PublishCommand, rows: Sequence[OutboxRow], *, source: str) -> Any:
-        """Send a command by the last step of its publisher."""
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anybody to send to."""
+        return bool(self._publishers)
+
+    async def send(
+        self, send: Send, cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], *, source: str
+    ) -> Any:
+        """Send what answers a row, or a batch of them, by the last step of its publisher."""
         dialect = _dialect(cmd)
         broker = self._broker(send)
         # A handler's publishers share the headers of its answer, so they are not changed in place.
-        cmd.headers = {**dialect.headers(cmd), **dialect.identity(cmd, _identity(cmd, rows, source))}
-        dialect.set_key(cmd, _common_key(rows), broker)
+        cmd.headers = {**dialect.headers(cmd), **dialect.identity(cmd, _identity(cmd, answered, source))}
+        dialect.set_key(cmd, _key(answered), broker)
         try:
             async with asyncio.timeout(self._timeout) as bound:
                 return await dialect.send(send, cmd, broker)
@@ -69,24 +76,26 @@ class ForeignPublishing:
     def _broker(self, send: Send) -> Any:
         """Find the broker whose producer is about to send; None when none of them says that it is its own."""
         producer = getattr(send, "__self__", None)
-        for publisher in foreign_publishers(self._handlers()):
+        for publisher in self._publishers:
             config: Any = publisher._outer_config  # noqa: SLF001 - FastStream does not tell it otherwise
             if producer in (config.producer, getattr(config, "js_producer", None)):
                 return broker_of(publisher)
         return None
 
 
-def _identity(cmd: PublishCommand, rows: Sequence[OutboxRow], source: str) -> dict[str, str]:
+def _identity(cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], source: str) -> dict[str, str]:
     """Name what is sent after the row that it answers, the same at each attempt, where one row is one message.
 
     A batch is another one at the next attempt, and of several messages with one name an inbox would take the first.
     """
-    one_message = len(cmd.batch_bodies) <= 1
-    return relay_headers(rows[0], source=source) if len(rows) == 1 and one_message else {}
+    if isinstance(answered, Sequence) or len(cmd.batch_bodies) > 1:
+        return {}
+    return relay_headers(answered, source=source)
 
 
-def _common_key(rows: Sequence[OutboxRow]) -> str | None:
-    keys = {row.entity_key for row in rows}
+def _key(answered: OutboxRow | Sequence[OutboxRow]) -> str | None:
+    """Return the key of a row, or that of a batch if its rows have one in common."""
+    keys = {row.entity_key for row in (answered if isinstance(answered, Sequence) else (answered,))}
     return keys.pop() if len(keys) == 1 else None
 
 

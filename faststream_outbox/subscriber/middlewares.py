@@ -10,7 +10,6 @@ from faststream.response import ensure_response
 from faststream_outbox._faststream import BrokerMiddleware
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import THE_MESSAGES_OWN
-from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.foreign import ForeignPublishing
 from faststream_outbox.response import OutboxPublishCommand
 
@@ -48,7 +47,7 @@ class WatchHandler(BaseMiddleware):
     def _tell_of(self, error: BaseException) -> None:
         if isinstance(error, AckMessage):
             return  # a way to return
-        for delivery in _deliveries(self.msg):
+        for delivery in self.msg if isinstance(self.msg, tuple) else (self.msg,):
             delivery.raised = True
 
 
@@ -75,8 +74,4 @@ class PublishAbroad(BaseMiddleware):
         """Send; what goes into an outbox is none of our business."""
         if isinstance(msg, OutboxPublishCommand):
             return await call_next(msg)
-        return await self._publishing.send(call_next, msg, _deliveries(self.msg), source=self._config.source)
-
-
-def _deliveries(raw: Any) -> tuple[OutboxDelivery, ...]:
-    return raw if isinstance(raw, tuple) else (raw,)
+        return await self._publishing.send(call_next, msg, self.msg, source=self._config.source)
