@@ -67,6 +67,7 @@ class PublishAbroad(BaseMiddleware):
 
     def __init__(self, msg: Any, /, *, context: Any, config: OutboxBrokerConfig, publishing: ForeignPublishing) -> None:
         super().__init__(msg, context=context)
+        self._answered = msg
         self._config = config
         self._publishing = publishing
 
@@ -74,4 +75,4 @@ class PublishAbroad(BaseMiddleware):
         """Send; what goes into an outbox is none of our business."""
         if isinstance(msg, OutboxPublishCommand):
             return await call_next(msg)
-        return await self._publishing.send(call_next, msg, self.msg, source=self._config.source)
+        return await self._publishing.send(call_next, msg, self._answered, source=self._config.source)
