@@ -1,6 +1,7 @@
 """NATS, core and JetStream."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from math import ceil
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ _CORE: Final = "core:"
 # JetStream drops a second message with the same one.
 _MSG_ID: Final = "Nats-Msg-Id"
 _REFUSED: Final = 400
-_ANSWER_SECONDS: Final = 3
 
 
 class NatsTarget(OneByOneTarget):
@@ -37,8 +37,8 @@ class NatsTarget(OneByOneTarget):
         if self._connected and self._client.is_closed:
             await self.stop()
         await self.start()
-        await self._client.flush(_ANSWER_SECONDS)
-        return True
+        async with self._flushed():
+            return True
 
     @property
     def _client(self) -> Any:
@@ -46,37 +46,40 @@ class NatsTarget(OneByOneTarget):
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all of them, then wait for all: core NATS tells of all at once that the server has them."""
-        core = [message for message in messages if message.destination.startswith(_CORE)]
-        if len(core) < len(messages):
+        if not all(message.destination.startswith(_CORE) for message in messages):
             return await super().send_each(messages)
-        errors: list[Exception | None] = []
-        for message in core:
-            try:
-                await self._publish(message)
-            except Exception as error:  # noqa: BLE001 - whoever sent it decides
-                errors.append(self.translate(error))
-            else:
-                errors.append(None)
         try:
-            await self._client.flush(ceil(self.patience))
+            async with self._flushed():
+                return [await self._published(message) for message in messages]
+        except Exception as error:  # noqa: BLE001 - whoever sent them decides
+            return [self.translate(error)] * len(messages)
+
+    async def _published(self, message: Outgoing) -> Exception | None:
+        try:
+            await self.producer.publish(_command(message))
         except Exception as error:  # noqa: BLE001 - same
-            failure = self.translate(error)
-            return [each or failure for each in errors]
-        return errors
+            return self.translate(error)
+        return None
 
     async def send(self, message: Outgoing) -> None:
         """Publish; JetStream answers, and of core NATS we wait until the server has it."""
-        if message.destination.startswith(_CORE):
-            await self._publish(message)
-            await self._client.flush(ceil(self.patience))
-        else:
+        if not message.destination.startswith(_CORE):
             await self.broker.config.broker_config.js_producer.publish(_command(message, self.patience))
+            return
+        async with self._flushed():
+            await self.producer.publish(_command(message))
 
-    async def _publish(self, message: Outgoing) -> None:
+    @asynccontextmanager
+    async def _flushed(self) -> AsyncIterator[None]:
+        """See that the server has got what is published meanwhile; a client without a server would only keep it."""
         if not self._client.is_connected:
-            # It would be kept in memory, and sent at some time.
             raise OutageError("NATS is not connected.")
-        await self.producer.publish(_command(message))
+        connections = self._client.stats["reconnects"]
+        yield
+        await self._client.flush(ceil(self.patience))
+        # While it is disconnected, a flush returns at once and means nothing.
+        if not self._client.is_connected or self._client.stats["reconnects"] != connections:
+            raise OutageError("The connection to NATS was lost.")
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
