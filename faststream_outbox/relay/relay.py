@@ -43,7 +43,7 @@ class Relay:
         broker: The outbox.
         to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
         routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
-        source: The name of this outbox in `outbox_id` and `outbox_source`, for good.
+        source: The name of this outbox in `outbox_id` and `outbox_source`, for good; that of the broker by default.
         ordering: How several relays share the keys.
         on_dead: What becomes of a key whose message the broker refuses: `"skip"` goes on without it, `"park"` waits.
         retry_strategy: When a message is tried again whose sending failed for another reason than an outage.
@@ -77,8 +77,7 @@ class Relay:
         self._target = make_target(to)
         for destination in self._routes.fixed:
             self._target.check(destination)
-        store: Any = broker.config.broker_config.store
-        self._source = check_name("source", source or store.outbox_table.name)
+        self._source = check_name("source", source or broker.config.broker_config.source)
         self._extra = cloudevents_headers(self._source) if cloudevents else None
         self._strategy = retry_strategy or DEFAULT_RETRY
         self._options = PipelineOptions(
