@@ -11,17 +11,17 @@ from uuid import uuid4
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from faststream.confluent import KafkaBroker as ConfluentBroker
-from faststream.kafka import KafkaBroker, KafkaResponse
+from faststream.kafka import KafkaBroker
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from benchmarks.batch import order
+from benchmarks.batch import Order, order
 from benchmarks.keyed import rows_with_keys
 from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.outbox import QUEUE, Outbox
+from benchmarks.processes import PATIENCE
 from benchmarks.results import Lines, Result, Target, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker
-from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.relay import Relay
 from tests.servers.kafka import Kafka, KafkaCluster, KafkaElsewhere
 
@@ -71,7 +71,7 @@ class Road:
         await self._bench.control.execute(f"VACUUM (ANALYZE) {self._outbox.name}")
         broker = OutboxBroker(self._engine, outbox_table=self._outbox.store.outbox_table, logger=None)
         before = await self._bench.meter.read()
-        async with way(self, broker, topic):
+        async with asyncio.timeout(PATIENCE), way(self, broker, topic):
             while await self._bench.control.fetchval(f"SELECT count(*) FROM {self._outbox.name}"):  # noqa: ASYNC110 - the database knows
                 await asyncio.sleep(0.02)
         usage = await self._bench.meter.since(before)
@@ -131,17 +131,15 @@ async def by_handler(road: Road, broker: OutboxBroker, topic: str, *, workers: i
     """Publish each row from a handler, as one does without a relay."""
     kafka = KafkaBroker(road.servers, logger=None, enable_idempotence=True)
 
+    # The row's key goes along, as Kafka's.
     @kafka.publisher(topic)
     @broker.subscriber(QUEUE, max_workers=workers)
-    async def relay(body: bytes, message: OutboxMessage) -> KafkaResponse:
-        key = message.raw_message.entity_key
-        return KafkaResponse(body, key=None if key is None else key.encode())
+    async def announce(order: Order) -> Order:
+        return order
 
-    await kafka.connect()
     async with broker:
         await broker.start()
         yield
-    await kafka.stop()
 
 
 async def run(bench: Bench) -> list[Result]:
