@@ -184,6 +184,7 @@ async def _compare(bench: Bench, road: Road) -> Result:
             "ratio": ratios(rates[case], rates[ONE_BY_ONE]),
             **per_message(usages, counts[case]),
         }
+        del lines[case]["statements"]  # those of a relay are not counted
     note = (
         f"Rows of {len(json.dumps(order(0)))} bytes, 1 to 10 of each key, to a topic of {PARTITIONS} partitions on a "
         "Kafka of one node beside Postgres here; a relay with its defaults, from its start to the end of its stop. A "

@@ -24,13 +24,15 @@ from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.subscriber.verdicts import Judge
 
 # A claim, and what one statement settles; beyond that nothing is saved.
-_BATCH: Final = 500
+_CLAIMED_AT_ONCE: Final = 500
+# Rows of one key, or without a key, that are sent together; a crash has them sent again.
+_SENT_AT_ONCE: Final = 100
 # For so long a start waits for the broker; then it is taken to be down.
 _CONNECT_SECONDS: Final = 10.0
 # For so long a relay that has claimed nothing yet is taken to be well.
 _FIRST_CLAIM_SECONDS: Final = 30.0
-# So many keys are on their way at once, each waiting for confirmations of its own; the client sends them together.
-_KEYS_AT_ONCE: Final = 64
+# So many keys are on their way at once: what they have makes batches that are worth a round trip.
+_KEYS_AT_ONCE: Final = 256
 
 
 class Relay:
@@ -82,9 +84,9 @@ class Relay:
         self._strategy = retry_strategy or DEFAULT_RETRY
         self._options = PipelineOptions(
             max_workers=_KEYS_AT_ONCE,
-            max_records=_BATCH,
-            claim_batch_size=_BATCH,
-            rows_per_key=_BATCH,
+            max_records=_SENT_AT_ONCE,
+            claim_batch_size=_CLAIMED_AT_ONCE,
+            rows_per_key=_SENT_AT_ONCE,
             lease_seconds=check_number("lease_ttl_seconds", lease_ttl_seconds),
             ordering=check_ordering(ordering),
             on_dead=on_dead,
