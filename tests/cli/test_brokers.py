@@ -14,8 +14,10 @@ from tests.backends import PostgresBackend
 from tests.broker.brokers import until_empty
 from tests.cli.programs import PATIENCE, relaying
 from tests.cli.rows import in_order, publish
+from tests.servers.kafka import Kafka
 from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
+from tests.servers.plugin import Servers
 from tests.servers.rabbitmq import RabbitMQ
 
 
@@ -42,14 +44,20 @@ async def test_nats(outbox: PostgresBackend, outbox_postgres: Database, nats_ser
     assert in_order(numbers)
 
 
+@pytest.fixture(params=[Kafka, KafkaMock], ids=lambda kind: kind.__name__)
+async def kafka(servers: Servers, request: pytest.FixtureRequest) -> Kafka | KafkaMock:
+    started: Kafka | KafkaMock = await servers.up(request.param, request)
+    return started
+
+
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+confluent"])
 async def test_kafka(
-    outbox: PostgresBackend, outbox_postgres: Database, kafka_mock: KafkaMock, tmp_path: Path, scheme: str
+    outbox: PostgresBackend, outbox_postgres: Database, kafka: Kafka | KafkaMock, tmp_path: Path, scheme: str
 ) -> None:
     topic = f"t{uuid4().hex}"
-    await kafka_mock.create_topic(topic, partitions=3)
-    await relay(outbox, outbox_postgres, f"{scheme}://{kafka_mock.bootstrap_servers}", topic, tmp_path)
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka_mock.bootstrap_servers, auto_offset_reset="earliest")
+    await kafka.create_topic(topic, partitions=3)
+    await relay(outbox, outbox_postgres, f"{scheme}://{kafka.bootstrap_servers}", topic, tmp_path)
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
     await consumer.start()
     try:
         async with asyncio.timeout(PATIENCE):

@@ -1,7 +1,6 @@
 """What becomes of a message that the broker will not take: its key waits or goes on without it, and no other does."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ import redis.asyncio
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
-from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import SentRun, StillOurs, Target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until_empty
+from tests.relay.memory import Memory
 from tests.relay.places import (
     PARTITIONS,
     ConfluentPlace,
@@ -49,32 +47,6 @@ async def until_rows(postgres: PostgresBackend, count: int) -> None:
     async with asyncio.timeout(60):
         while len(await postgres.rows()) != count:
             await asyncio.sleep(0.05)
-
-
-class Memory(Target):
-    """A broker that takes everything."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def check(self, destination: str) -> None: ...
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-    async def alive(self) -> bool:
-        return True
-
-    async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        self.sent += [message.payload for message in messages]
-        return [None] * len(messages)
-
-    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        assert still_ours()
-        await self.send_each(run)
-        return SentRun(len(run))
-
-    def translate(self, error: Exception) -> Exception:
-        return error
 
 
 async def dead_bodies(postgres: PostgresBackend) -> list[bytes]:
