@@ -1,0 +1,62 @@
+"""What goes wrong in a storm: all that does in a soak, and the server that rows are relayed to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tests.servers.server import Server
+from tests.soak.crew import Crew
+from tests.soak.database import Restart
+from tests.soak.faults import Faults
+from tests.soak.settings import Settings
+
+
+class Weather(Faults):
+    """Takes the server away while other faults go on, and brings it back; one outage at a time."""
+
+    def __init__(self, settings: Settings, dsn: str, crew: Crew, restart: Restart | None, server: Server) -> None:
+        super().__init__(settings, dsn, crew, restart)
+        self._server = server
+        self._runner = asyncio.Runner()
+        self._outage: asyncio.Task[None] | None = None
+
+    def tick(self) -> None:
+        """Do what is due, and let an outage go on by a moment."""
+        super().tick()
+        if self._outage is not None:
+            self._runner.run(asyncio.wait({self._outage}, timeout=0.01))
+            if self._outage.done():
+                self._outage.result()
+                self._outage = None
+
+    def stop(self) -> None:
+        """No more faults: the server is back."""
+        super().stop()
+        if self._outage is not None:
+            self._runner.run(asyncio.wait({self._outage}))
+        self._runner.run(self._server.start())
+        self._runner.close()
+
+    def _cards(self) -> list[Callable[[], None]]:
+        return super()._cards() + [self._begin_outage] * self._settings.faults.outage
+
+    def _begin_outage(self) -> None:
+        how = self._rng.choice(("killed", "stopped", "paused"))
+        seconds = self._settings.lease_seconds * self._rng.uniform(0.0, 2.0)
+        if self._outage is not None:
+            return
+        self.counts[f"target {how}"] += 1
+        begin: dict[str, Callable[[], Awaitable[None]]] = {
+            "killed": self._server.kill,
+            "stopped": self._server.stop,
+            "paused": self._pause_server,
+        }
+
+        async def be_away() -> None:
+            await begin[how]()
+            await asyncio.sleep(seconds)
+            await self._server.start()
+
+        self._outage = self._runner.get_loop().create_task(be_away())
+
+    async def _pause_server(self) -> None:
+        self._server.pause()
