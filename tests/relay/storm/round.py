@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 import psycopg
 
@@ -23,7 +22,6 @@ from tests.soak.crew import Crew
 from tests.soak.history import Arrived, Event, HistoryWriter
 from tests.soak.lives import assemble
 from tests.soak.round import Enough, Result, Round, run_round
-from tests.soak.settings import Settings
 
 # For reading all of a storm, and for a look at it while it lasts.
 READ_SECONDS: Final = 60.0
@@ -91,6 +89,19 @@ class Storm(Round):
 
 def _never(_: Sequence[Event]) -> bool:
     return False
+
+
+@contextmanager
+def storms(to: str) -> Iterator[Callable[..., Result]]:
+    """Have a server for some storms; gives what runs one."""
+    server = PLACES[to].server()
+    if lacks := server.lacks():
+        raise SystemExit(f"{server.name}: {lacks}. To have it: {server.how}")
+    try:
+        asyncio.run(server.start())
+        yield partial(run_storm, server=server)
+    finally:
+        server.end()
 
 
 def run_storm(settings: StormSettings, database: Database, seconds: float, server: Any, **options: Any) -> Result:

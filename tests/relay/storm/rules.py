@@ -24,7 +24,9 @@ def check_arrivals(lives: Lives, final: FinalState, slack: float, *, once: bool)
         violations += _of_row(life, waiting=life.uid in waiting, dead=life.uid in dead)
         if once and len(life.arrivals) > 1:
             violations.append(Violation("duplicate", life.uid, f"arrived {len(life.arrivals)} times, and nothing died"))
-    violations += [Violation("attempt", uid, "an attempt of it was counted, and it was nobody's") for uid in final.burnt]
+    violations += [
+        Violation("attempt", uid, "an attempt of it was counted, and it was nobody's") for uid in final.burnt
+    ]
     for key, arrivals in _by_key(lives).items():
         violations += islice(_of_key(key, arrivals, lives), MAX_PER_KEY)
     return violations

@@ -30,7 +30,7 @@ PLACES: Final[Mapping[str, type[Place]]] = {
     "nats": NatsStream,
     "redis": RedisStream,
 }
-STORM: Final = FaultRates(every_seconds=1.0, kill=4, terminate=2, pause=2, restart=1, outage=4)
+STORM: Final = FaultRates(every_seconds=0.8, kill=4, terminate=2, pause=2, restart=1, outage=1)
 CALM: Final = FaultRates(every_seconds=600.0)
 
 # Breaks something in a relay that has not been started.
@@ -81,6 +81,9 @@ class StormSettings(OrderSettings):
     workers: int = 2
     producers: int = 1
     lease_seconds: float = 1.5
+    # Between a claim, the sending and its settling: so much is on its way when something dies.
+    handler_seconds: float = 0.05
+    rate: float = 200.0
     faults: FaultRates = STORM
     # An outage is noticed after seconds, a lease runs out, and rows are looked for.
     drain_seconds: float = 40.0

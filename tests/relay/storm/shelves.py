@@ -12,8 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faststream.redis.parser import BinaryMessageFormatV1
 from redis.asyncio import Redis as RedisClient
 
-from tests.relay.places import KafkaPlace, NatsPlace, Place, RabbitQueuePlace, RedisPlace
-from tests.relay.places import PARTITIONS
+from tests.relay.places import PARTITIONS, KafkaPlace, NatsPlace, Place, RabbitQueuePlace, RedisPlace
 
 _DATA = b"__data__"
 
@@ -43,7 +42,10 @@ class RedisShelf(Shelf):
 
     async def read(self) -> AsyncIterator[Item]:
         async with RedisClient.from_url(self.place.running.url) as client:
-            for entry_id, fields in await client.xrange(self.place.name, self._last):
+            entries: list[tuple[bytes, dict[bytes, bytes]]] = await client.execute_command(
+                "XRANGE", self.place.name, self._last, "+"
+            )
+            for entry_id, fields in entries:
                 body, headers = BinaryMessageFormatV1.parse(fields[_DATA])
                 self._last = f"({entry_id.decode()}"
                 yield Item("stream", int(entry_id.split(b"-")[0]) / 1000, body, headers)
@@ -80,7 +82,9 @@ class KafkaShelf(Shelf):
         self._next = {TopicPartition(place.name, number): 0 for number in range(PARTITIONS)}
 
     async def read(self) -> AsyncIterator[Item]:
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.place.running.bootstrap_servers, auto_offset_reset="earliest")
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.place.running.bootstrap_servers, auto_offset_reset="earliest"
+        )
         async with consumer:
             ends = await consumer.end_offsets(list(self._next))
             for partition, end in ends.items():

@@ -1,7 +1,8 @@
 """What goes wrong in a storm: all that does in a soak, and the server that rows are relayed to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 
 from tests.servers.server import Server
 from tests.soak.crew import Crew
@@ -37,26 +38,22 @@ class Weather(Faults):
         self._runner.close()
 
     def _cards(self) -> list[Callable[[], None]]:
-        return super()._cards() + [self._begin_outage] * self._settings.faults.outage
+        outages = [partial(self._begin_outage, how) for how in ("killed", "stopped", "paused")]
+        return super()._cards() + outages * self._settings.faults.outage
 
-    def _begin_outage(self) -> None:
-        how = self._rng.choice(("killed", "stopped", "paused"))
+    def _begin_outage(self, how: str) -> None:
         seconds = self._settings.lease_seconds * self._rng.uniform(0.0, 2.0)
-        if self._outage is not None:
-            return
-        self.counts[f"target {how}"] += 1
-        begin: dict[str, Callable[[], Awaitable[None]]] = {
-            "killed": self._server.kill,
-            "stopped": self._server.stop,
-            "paused": self._pause_server,
-        }
+        if self._outage is None:
+            self.counts[f"target {how}"] += 1
+            self._outage = self._runner.get_loop().create_task(self._be_away(how, seconds))
 
-        async def be_away() -> None:
-            await begin[how]()
-            await asyncio.sleep(seconds)
-            await self._server.start()
-
-        self._outage = self._runner.get_loop().create_task(be_away())
-
-    async def _pause_server(self) -> None:
-        self._server.pause()
+    async def _be_away(self, how: str, seconds: float) -> None:
+        match how:
+            case "killed":
+                await self._server.kill()
+            case "stopped":
+                await self._server.stop()
+            case "paused":
+                self._server.pause()
+        await asyncio.sleep(seconds)
+        await self._server.start()

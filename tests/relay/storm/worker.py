@@ -1,10 +1,31 @@
 """A process with a relay, which is killed, paused and cut off as any other."""
 
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
+from faststream_outbox.storage import OutboxRow
+from faststream_outbox.subscriber.handling import Handled
 from tests.order.settings import QUEUE
 from tests.order.worker import OrderWorker
 from tests.relay.storm.settings import StormSettings
+
+# They tell at length of what is done to them.
+CLIENTS: Final = ("aio_pika", "aiormq", "aiokafka", "nats")
+
+
+class BusyRelay(Relay):
+    """A relay whose process has other things to do, before it sends and before it says that it has."""
+
+    take_time: Callable[[], Awaitable[None]]
+
+    async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
+        await self.take_time()
+        handled = await super()._forward(rows)
+        await self.take_time()
+        return handled
 
 
 class RelayWorker(OrderWorker):
@@ -13,13 +34,19 @@ class RelayWorker(OrderWorker):
     settings: StormSettings
     _relay: Relay | None = None
 
+    async def work(self) -> None:
+        """Relay, and let no client talk."""
+        for noisy in CLIENTS:
+            logging.getLogger(noisy).setLevel(logging.CRITICAL + 1)
+        await super().work()
+
     def subscribe(self, broker: OutboxBroker) -> None:
         """Handle nothing: rows go straight through."""
 
     async def begin(self, broker: OutboxBroker) -> None:
         """Start to send."""
         place = self.settings.place
-        relay = Relay(
+        relay = BusyRelay(
             broker,
             to=place.broker(),
             routes={QUEUE: place.destination},
@@ -27,6 +54,7 @@ class RelayWorker(OrderWorker):
             ordering=self.settings.ordering(self._number),
             lease_ttl_seconds=self.settings.lease_seconds,
         )
+        relay.take_time = self.take_time
         self.settings.broken(relay)
         await relay.start()
         self._relay = relay
