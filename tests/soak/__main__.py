@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without --order, claimers and settlers of rows without a key are driven one operation at a time. With "
         "it, whole brokers handle messages with and without keys, and the order of each key is checked as well: one at "
         "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing. "
-        "With --relay, brokers relay them to a server, and it is checked what lies there in the end, and in which order.",
+        "With --relay they send them to a server, and what lies there in the end is checked, and in which order.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
     parser.add_argument(

@@ -41,11 +41,9 @@ class RedisShelf(Shelf):
     _last = "-"
 
     async def read(self) -> AsyncIterator[Item]:
-        async with RedisClient.from_url(self.place.running.url) as client:
-            entries: list[tuple[bytes, dict[bytes, bytes]]] = await client.execute_command(
-                "XRANGE", self.place.name, self._last, "+"
-            )
-            for entry_id, fields in entries:
+        client: Any = RedisClient.from_url(self.place.running.url)
+        async with client:
+            for entry_id, fields in await client.xrange(self.place.name, self._last):
                 body, headers = BinaryMessageFormatV1.parse(fields[_DATA])
                 self._last = f"({entry_id.decode()}"
                 yield Item("stream", int(entry_id.split(b"-")[0]) / 1000, body, headers)

@@ -19,12 +19,13 @@ CLIENTS: Final = ("aio_pika", "aiormq", "aiokafka", "nats")
 class BusyRelay(Relay):
     """A relay whose process has other things to do, before it sends and before it says that it has."""
 
-    take_time: Callable[[], Awaitable[None]]
+    before_sending: Callable[[], Awaitable[None]]
+    before_settling: Callable[[], Awaitable[None]]
 
     async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
-        await self.take_time()
+        await self.before_sending()
         handled = await super()._forward(rows)
-        await self.take_time()
+        await self.before_settling()
         return handled
 
 
@@ -54,7 +55,7 @@ class RelayWorker(OrderWorker):
             ordering=self.settings.ordering(self._number),
             lease_ttl_seconds=self.settings.lease_seconds,
         )
-        relay.take_time = self.take_time
+        relay.before_sending = relay.before_settling = self.take_time
         self.settings.broken(relay)
         await relay.start()
         self._relay = relay
