@@ -31,6 +31,8 @@ LOOK_SECONDS: Final = 1.0
 class Storm(Round):
     """One storm on an empty outbox, and on a place where nothing lies yet."""
 
+    _settings: StormSettings
+
     def __init__(
         self, settings: StormSettings, database: Database, *, server: Server, enough: Enough, **options: Any
     ) -> None:

@@ -84,6 +84,8 @@ class StormSettings(OrderSettings):
     # Between a claim, the sending and its settling: so much is on its way when something dies.
     handler_seconds: float = 0.05
     rate: float = 200.0
+    # The longest outage: some are over before a lease is, some are not.
+    away_seconds: float = 3.0
     faults: FaultRates = STORM
     # An outage is noticed after seconds, a lease runs out, and rows are looked for.
     drain_seconds: float = 40.0

@@ -8,13 +8,15 @@ from tests.servers.server import Server
 from tests.soak.crew import Crew
 from tests.soak.database import Restart
 from tests.soak.faults import Faults
-from tests.soak.settings import Settings
+from tests.relay.storm.settings import StormSettings
 
 
 class Weather(Faults):
     """Takes the server away while other faults go on, and brings it back; one outage at a time."""
 
-    def __init__(self, settings: Settings, dsn: str, crew: Crew, restart: Restart | None, server: Server) -> None:
+    _settings: StormSettings
+
+    def __init__(self, settings: StormSettings, dsn: str, crew: Crew, restart: Restart | None, server: Server) -> None:
         super().__init__(settings, dsn, crew, restart)
         self._server = server
         self._runner = asyncio.Runner()
@@ -42,7 +44,7 @@ class Weather(Faults):
         return super()._cards() + outages * self._settings.faults.outage
 
     def _begin_outage(self, how: str) -> None:
-        seconds = self._settings.lease_seconds * self._rng.uniform(0.0, 2.0)
+        seconds = self._rng.uniform(0.0, self._settings.away_seconds)
         if self._outage is None:
             self.counts[f"target {how}"] += 1
             self._outage = self._runner.get_loop().create_task(self._be_away(how, seconds))
