@@ -94,7 +94,8 @@ def lease_ignored(relay: Relay) -> None:
     stalls(relay)
     target, send = relay._target, relay._target.send_run
 
-    async def send_run(run: Sequence[Outgoing], _: StillOurs) -> SentRun:
+    async def send_run(run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
+        del still_ours
         return await send(run, lambda: True)
 
     target.send_run = send_run  # type: ignore[method-assign] # that is what is spoiled

@@ -2,7 +2,9 @@
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ from tests.relay.storm.round import run_storm
 from tests.relay.storm.settings import CALM, PLACES, StormSettings
 from tests.servers.plugin import Servers
 from tests.servers.server import Server
+from tests.soak import __main__ as command
 from tests.soak.database import Restart, own_database
+from tests.soak.round import Result
+from tests.soak.settings import Settings
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
 STORM_SECONDS, CALM_SECONDS = 12.0, 3.0
@@ -61,3 +66,19 @@ def test_nothing_comes_again_when_nothing_goes_wrong(outbox_postgres: Database, 
     result = run_storm(settings, outbox_postgres, CALM_SECONDS, server)
     assert result.violations == [], result.stories
     assert result.counts["messages arrived"] >= 50
+
+
+@pytest.mark.parametrize("to", PLACES)
+def test_the_command_takes_a_server(outbox_postgres_server: Database, monkeypatch: pytest.MonkeyPatch, to: str) -> None:
+    asked = []
+
+    def storm_of_its_own(settings: Settings, *_: object, **__: object) -> Result:
+        asked.append(settings)
+        return Result(settings.seed, [], Counter(), Counter(), 0.1, {})
+
+    monkeypatch.setattr(command, "storms", lambda _: nullcontext(storm_of_its_own))
+    arguments = ["--relay", to, "--seconds", "1", "--seed", "41", "--processes", "3"]
+    assert command.main([*arguments, "--dsn", outbox_postgres_server.dsn]) == command.PASSED
+    [settings] = asked
+    assert isinstance(settings, StormSettings)
+    assert (settings.to, settings.seed, settings.workers, settings.producers) == (to, 41, 2, 1)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from tests.relay.storm.settings import StormSettings
 from tests.servers.server import Server
 from tests.soak.crew import Crew
 from tests.soak.database import Restart
 from tests.soak.faults import Faults
-from tests.relay.storm.settings import StormSettings
 
 
 class Weather(Faults):
