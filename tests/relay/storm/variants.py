@@ -1,28 +1,26 @@
 """What is broken on purpose, the rule that tells of it, and the storm that brings it out soon."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from faststream_outbox.embedded import Database
 from tests.order.spoiled import claim_of_leased_heads, gap_behind_the_head, no_producer_lock
+from tests.order.variants import PACE
+from tests.order.variants import Variant as OrderVariant
 from tests.relay.storm import spoiled
 from tests.relay.storm.settings import CALM, Break, StormSettings
 from tests.soak.checker import Kind
 from tests.soak.settings import FaultRates
 
-# Few keys, so that much happens to each of them; nothing is lost by the way but what is to be lost.
+# Nothing is lost by the way but what is to be lost.
 _PACE: Final[Mapping[str, Any]] = {
+    **PACE,
+    "workers": 2,
     "lease_seconds": 20.0,
-    "rate": 400.0,
-    "lingering": 0.1,
-    "hot_keys": 4,
-    "cold_keys": 2,
-    "unkeyed": 0.0,
-    "slow": 0.0,
-    "delayed": 0.0,
     "handler_seconds": 0.02,
+    "drain_seconds": 40.0,
     "faults": CALM,
 }
 # Of the server alone, so that nothing else explains what is found.
@@ -33,17 +31,12 @@ _OUTAGES: Final[Mapping[str, Any]] = {
 _STALLS: Final[Mapping[str, Any]] = {"lease_seconds": 1.5}
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One fault."""
+class Variant(OrderVariant):
+    """One fault of a relay, or of its store."""
 
-    name: str
-    kind: Kind
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-    def settings(self, database: Database, seed: int) -> StormSettings:
+    def settings(self, database: Database, seed_number: int) -> StormSettings:
         """Make the storm that brings it out."""
-        storm = StormSettings(database.url("asyncpg"), Path(), seed, until=0.0)
+        storm = StormSettings(database.url("asyncpg"), Path(), seed_number, until=0.0)
         return replace(storm, **{**_PACE, **self.changes})
 
 
