@@ -32,7 +32,7 @@ plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json d
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
 
-soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards")
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
 
 clean:  ## remove everything the other targets made
