@@ -1,6 +1,7 @@
 """NATS, core and JetStream."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
 from typing import Any, Final
@@ -19,6 +20,8 @@ _CORE: Final = "core:"
 # JetStream drops a second message with the same one.
 _MSG_ID: Final = "Nats-Msg-Id"
 _REFUSED: Final = 400
+# How often it is looked whether the connection that an answer is to come on is still there.
+_LOOK_SECONDS: Final = 0.5
 
 
 class NatsTarget(OneByOneTarget):
@@ -64,10 +67,22 @@ class NatsTarget(OneByOneTarget):
     async def send(self, message: Outgoing) -> None:
         """Publish; JetStream answers, and of core NATS we wait until the server has it."""
         if not message.destination.startswith(_CORE):
-            await self.broker.config.broker_config.js_producer.publish(_command(message, self.patience))
+            await self._answered(self.broker.config.broker_config.js_producer.publish(_command(message, self.patience)))
             return
         async with self._flushed():
             await self.producer.publish(_command(message))
+
+    async def _answered(self, publishing: Coroutine[Any, Any, Any]) -> None:
+        """Wait for the stream's answer, unless the connection is lost: then it never comes, and nobody says so."""
+        connections = self._client.stats["reconnects"]
+        sending = asyncio.ensure_future(publishing)
+        try:
+            while not (await asyncio.wait({sending}, timeout=_LOOK_SECONDS))[0]:
+                if not self._client.is_connected or self._client.stats["reconnects"] != connections:
+                    raise OutageError("The connection to NATS was lost.")
+            sending.result()
+        finally:
+            sending.cancel()
 
     @asynccontextmanager
     async def _flushed(self) -> AsyncIterator[None]:

@@ -14,18 +14,8 @@ KEYS = 20
 # The longest that a client takes to connect anew is five seconds, and there is other work to do.
 BACK_SECONDS = 12.0
 
-_NATS = pytest.param(
-    NatsStream,
-    marks=pytest.mark.xfail(
-        strict=True,
-        reason="The client of NATS tells nobody that the server died that was to answer a publish: its key waits for "
-        "CONFIRM_SECONDS, 15 seconds, although NATS has been back since the first of them.",
-    ),
-)
 
-
-@pytest.mark.parametrize("driver", ["asyncpg"])
-@pytest.mark.parametrize("place", [_NATS, RabbitQueuePlace, RedisStream], indirect=True)
+@pytest.mark.parametrize("place", [NatsStream, RabbitQueuePlace, RedisStream], indirect=True)
 async def test_keys_go_on_when_the_server_is_back(postgres: PostgresBackend, place: Place) -> None:
     broker = broker_on(postgres, graceful_timeout=1.0)
     async with Relay(broker, to=place.broker(), routes={"q": place.destination}):
