@@ -10,10 +10,11 @@ VENV ?= test
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, a kill; checked
+demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, Kafka, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
+	@.venvs/$(VENV)/bin/python -m tests.servers.kafka_jars || true
 	@.venvs/$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
@@ -31,7 +32,7 @@ plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json d
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
 
-soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards")
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
 
 clean:  ## remove everything the other targets made

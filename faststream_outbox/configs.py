@@ -24,6 +24,8 @@ class OutboxBrokerConfig(BrokerConfig):
     wakeup: "Wakeup | None" = None
     metrics_recorder: MetricsRecorder = ignore
     last_exception_renderer: LastExceptionRenderer | None = None
+    # The name of this outbox in what leaves it for other brokers.
+    source: str = ""
     # Classes that a handler's parameter may not be annotated with as they are, and what to use instead.
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 

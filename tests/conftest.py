@@ -6,6 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox.embedded import Database
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 
+pytest_plugins = ["tests.servers.plugin"]
+
 DRIVERS = ("asyncpg", "psycopg")
 
 

@@ -12,9 +12,19 @@ from typing import Any
 from sqlalchemy import make_url
 
 from faststream_outbox.embedded import Database
-from tests.servers import free_port, running
+from tests.servers.process import free_port, running
+from tests.servers.server import Installable
 
 _NOBODY = 65534
+
+
+class PgBouncer(Installable):
+    name = "pgbouncer"
+    how = "apt-get install pgbouncer"
+
+    @classmethod
+    def lacks(cls) -> str | None:
+        return None if shutil.which("pgbouncer") else "it is not installed"
 
 
 @asynccontextmanager
@@ -25,7 +35,7 @@ async def pooling(database: Database) -> AsyncIterator[int]:
     # It refuses to run as root.
     account: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     try:
-        async with running(port, "pgbouncer", "-q", str(directory / "pgbouncer.ini"), **account):
+        async with running(port, "pgbouncer", "-q", str(directory / "pgbouncer.ini"), log=directory / "log", **account):
             yield port
     finally:
         await asyncio.to_thread(shutil.rmtree, directory)

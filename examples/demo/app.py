@@ -6,12 +6,15 @@ import os
 import sys
 
 from faststream import FastStream
+from faststream.kafka import KafkaBroker
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from examples.demo.handlers import WORKERS, router
+from examples.demo.handlers import LEASE_SECONDS, WORKERS, router
+from examples.demo.messages import STATEMENTS
 from examples.demo.tables import dlq_table, outbox_table
 from examples.demo.witness import Witness, make_diary
 from faststream_outbox import OutboxBroker
+from faststream_outbox.relay import Relay
 
 # One for each message that is being handled, and a few for the broker itself.
 CONNECTIONS = 3 * WORKERS + 10
@@ -22,7 +25,7 @@ def name_of(worker: int) -> str:
     return f"worker {worker}"
 
 
-async def run_app(url: str, worker: int) -> None:
+async def run_app(url: str, kafka: str, worker: int) -> None:
     """Deliver until told to stop, or until whoever started us is gone."""
     settings = {"application_name": name_of(worker)}
     engine = create_async_engine(url, pool_size=CONNECTIONS, connect_args={"server_settings": settings})
@@ -30,7 +33,10 @@ async def run_app(url: str, worker: int) -> None:
     broker = OutboxBroker(
         engine, outbox_table=outbox_table, dlq_table=dlq_table, middlewares=[Witness], routers=[router], logger=logger
     )
-    app = FastStream(broker, logger=logger)
+    # Sent on as they are, by every worker; those of one customer by one of them at a time.
+    to = KafkaBroker(kafka, logger=logger)
+    relay = Relay(broker, to=to, routes={STATEMENTS: STATEMENTS}, lease_ttl_seconds=LEASE_SECONDS)
+    app = FastStream(broker, logger=logger, after_startup=[relay.start], on_shutdown=[relay.stop])
     app.context.set_global("sessions", async_sessionmaker(engine))
     diary = make_diary(url, name_of(worker))
     app.context.set_global("diary", diary)
@@ -55,7 +61,7 @@ async def _exit_when_alone(app: FastStream) -> None:
 async def main() -> None:
     """Run as a process that the demo started, and log to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    await run_app(os.environ["DEMO_DATABASE_URL"], int(os.environ["DEMO_WORKER"]))
+    await run_app(os.environ["DEMO_DATABASE_URL"], os.environ["DEMO_KAFKA"], int(os.environ["DEMO_WORKER"]))
 
 
 if __name__ == "__main__":

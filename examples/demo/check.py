@@ -39,6 +39,12 @@ CHECKS = {
                                                 WHERE queue = 'accounts' AND ended_at IS NOT NULL)) IS NOT TRUE
            AND number NOT IN (SELECT order_number FROM waiting WHERE queue = 'accounts')
         """,
+    "Statements lost": """
+        SELECT number FROM orders
+         WHERE customer IS NOT NULL
+           AND number NOT IN (SELECT order_number FROM statements)
+           AND number NOT IN (SELECT order_number FROM waiting WHERE queue = 'statements')
+        """,
     "Reminders lost": """
         SELECT number FROM orders
          WHERE fate IN ('unpaid', 'paid') AND NOT paid
@@ -55,6 +61,7 @@ CHECKS = {
              UNION SELECT order_number FROM confirmations
              UNION SELECT order_number FROM parcels
              UNION SELECT order_number FROM reminders
+             UNION SELECT order_number FROM statements
              UNION SELECT order_number FROM dead
         ) AS seen
          WHERE order_number NOT IN (SELECT number FROM orders)

@@ -19,6 +19,8 @@ SELECT (SELECT count(*) FROM orders) AS committed,
        (SELECT count(*) FROM (
            SELECT customer FROM deliveries JOIN orders ON number = order_number WHERE queue = 'accounts'
             GROUP BY customer HAVING count(DISTINCT worker) > 1) AS shared) AS accounts_shared,
+       (SELECT count(DISTINCT outbox_id) FROM statements) AS relayed,
+       (SELECT count(*) - count(DISTINCT outbox_id) FROM statements) AS relayed_again,
        (SELECT count(*) FROM reminders) AS reminded,
        (SELECT count(*) FROM orders WHERE paid) AS taken_back,
        (SELECT count(*) FROM attempts WHERE attempt > 1) AS retries,
@@ -41,6 +43,9 @@ class Figures:
     charged: int
     accounts: int
     accounts_shared: int  # their charges were handled by several workers, one after the other
+    # Read from Kafka, and read once more.
+    relayed: int
+    relayed_again: int
     reminded: int
     taken_back: int
     retries: int

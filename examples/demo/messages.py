@@ -10,7 +10,9 @@ ORDERS: Final = "orders"
 PARCELS: Final = "parcels"
 ACCOUNTS: Final = "accounts"
 REMINDERS: Final = "reminders"
-QUEUES: Final = (ORDERS, PARCELS, ACCOUNTS, REMINDERS)
+# Relayed to Kafka, to the topic of the same name.
+STATEMENTS: Final = "statements"
+QUEUES: Final = (ORDERS, PARCELS, ACCOUNTS, REMINDERS, STATEMENTS)
 
 
 class OrderPlaced(BaseModel):

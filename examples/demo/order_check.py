@@ -35,6 +35,14 @@ ORDER_CHECKS = {
                           AND (earlier.started_at, earlier.id) < (b.started_at, b.id)
                           AND earlier.cut_off_at IS NULL)
         """,
+    # A kill may have one sent again; but none is there before all that came before it.
+    "Statements out of order": """
+        SELECT order_number FROM (
+            SELECT order_number, entry, row_number() OVER (PARTITION BY customer ORDER BY min(id)) AS place
+              FROM statements GROUP BY customer, entry, order_number
+        ) AS arrivals
+         WHERE entry <> place
+        """,
     "Accounts with a wrong sum": """
         SELECT max(number) FROM accounts JOIN orders USING (customer)
          WHERE entry <= booked

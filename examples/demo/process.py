@@ -17,9 +17,10 @@ STOP_SECONDS = 20.0
 class Worker:
     """Starts a process of the app, and ends it one way or the other."""
 
-    def __init__(self, number: int, url: str, log: IO[bytes]) -> None:
+    def __init__(self, number: int, url: str, kafka: str, log: IO[bytes]) -> None:
         self.number = number
         self._url = url
+        self._kafka = kafka
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
 
@@ -36,7 +37,7 @@ class Worker:
     async def start(self) -> None:
         """Start it; it is ready a second later, and nobody has to wait for that."""
         # In the environment, because everybody on the machine can read the arguments of a process.
-        given = {"DEMO_DATABASE_URL": self._url, "DEMO_WORKER": str(self.number)}
+        given = {"DEMO_DATABASE_URL": self._url, "DEMO_KAFKA": self._kafka, "DEMO_WORKER": str(self.number)}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", MODULE),
             cwd=_CHECKOUT,

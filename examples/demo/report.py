@@ -47,6 +47,7 @@ def _add_events(table: Table, course: Course, figures: Figures) -> None:
     table.add_row("Orders confirmed", f"{figures.confirmed:,}", best)
     table.add_row("Parcels packed", f"{figures.packed:,}")
     table.add_row("Charges booked", f"{figures.charged:,}", f"on {figures.accounts:,} accounts, in order")
+    table.add_row("Statements relayed to Kafka", f"{figures.relayed:,}", "read there in order")
     table.add_row("Customers reminded", f"{figures.reminded:,}")
     table.add_row("Reminders taken back in time", f"{figures.taken_back:,}")
     table.add_row("Attempts after one that failed", f"{figures.retries:,}")
@@ -67,6 +68,7 @@ def _add_repetitions(table: Table, figures: Figures) -> None:
     if figures.repeated_otherwise:
         table.add_row("Delivered again for other reasons", f"{figures.repeated_otherwise:,}", "at least once")
     table.add_row("Delivered again after the kill", f"{figures.repeated_by_kill:,}", "at least once")
+    table.add_row("Statements relayed again", f"{figures.relayed_again:,}", "at least once")
     table.add_row(
         "Parcels packed again by that", f"{figures.packed_again:,}", "handler not idempotent", end_section=True
     )
@@ -80,7 +82,8 @@ def _print_verdict(console: Console, found: Mapping[str, Sequence[int]]) -> None
         verdict.add_row(
             "[bold green]PASSED[/]",
             "Every message of a committed order was delivered or kept as a dead letter, kill or no kill, those of one "
-            "account in their order and one at a time. Nothing that was rolled back or taken back was delivered.",
+            "account in their order and one at a time, also where they were relayed to. Nothing that was rolled back "
+            "or taken back was delivered.",
         )
     for name, orders in found.items():
         more = ", ..." if len(orders) > _ORDERS_NAMED else ""

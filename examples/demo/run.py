@@ -10,6 +10,8 @@ from examples.demo.check import find_violations
 from examples.demo.crash import kill_one, wait_until
 from examples.demo.fates import deal_fates
 from examples.demo.figures import count_figures
+from examples.demo.kafka import running_kafka
+from examples.demo.reader import Reader, reading
 from examples.demo.report import Course, print_report
 from examples.demo.shop import TILLS, Shop
 from examples.demo.tables import Base, dlq_table, outbox_table
@@ -21,14 +23,14 @@ from faststream_outbox.embedded import EmbeddedPostgres
 
 WIDTH = 80
 WORKERS = 2
-# The tills hold a connection each; the rest is for customers who pay, and for the watch.
-CONNECTIONS = TILLS + 8
+# The tills hold a connection each; the rest is for customers who pay, the reader and the watch.
+CONNECTIONS = TILLS + 10
 
 INTRODUCTION = (
     "A shop places {orders:,} orders on a PostgreSQL of its own, each in one transaction with its messages; some "
     "transactions roll back on purpose. Two workers, processes of one FastStream app, handle the messages: some fail "
-    "and are tried again, some fail for good, those of one regular customer's account keep their order, and one of the "
-    "workers is killed. In the end the books are checked.\n"
+    "and are tried again, some fail for good, those of one regular customer's account keep their order and are relayed "
+    "to Kafka as well, and one of the workers is killed. In the end the books are checked.\n"
 )
 FAREWELL = "\nRead on in README.md and docs/. This program is examples/demo/."
 
@@ -45,20 +47,23 @@ def run_demo(orders: int, seed: int) -> bool:
 
 async def _run_on_own_server(console: Console, orders: int, seed: int) -> bool:
     began = time.perf_counter()
-    async with EmbeddedPostgres() as server:
-        console.print(f"  PostgreSQL started in {time.perf_counter() - began:.1f} s, seed {seed}")
+    async with EmbeddedPostgres() as server, running_kafka() as kafka:
+        console.print(f"  PostgreSQL and a mock of Kafka started in {time.perf_counter() - began:.1f} s, seed {seed}")
         engine = create_async_engine(server.url("asyncpg"), pool_size=CONNECTIONS)
-        workers = Workers(server.url("asyncpg"))
+        workers = Workers(server.url("asyncpg"), kafka)
         try:
             async with engine.begin() as connection:
                 await connection.run_sync(Base.metadata.create_all)
-            return await _run(console, engine, workers, orders, seed)
+            async with reading(engine, kafka) as reader:
+                return await _run(console, engine, workers, reader, orders=orders, seed=seed)
         finally:
             await workers.close()
             await engine.dispose()
 
 
-async def _run(console: Console, engine: AsyncEngine, workers: Workers, orders: int, seed: int) -> bool:
+async def _run(
+    console: Console, engine: AsyncEngine, workers: Workers, reader: Reader, *, orders: int, seed: int
+) -> bool:
     async with OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table) as broker:
         shop = Shop(async_sessionmaker(engine), broker)
         watch = Watch(engine, broker, shop)
@@ -78,6 +83,7 @@ async def _run(console: Console, engine: AsyncEngine, workers: Workers, orders: 
     if not settled:
         console.print(f"The workers did not finish. The end of their log:\n{workers.log_tail()}", markup=False)
     await workers.stop()
+    await reader.catch_up()
     async with engine.connect() as connection:
         figures = await count_figures(connection)
         violations = await find_violations(connection, shop.accepted)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from examples.demo.fates import Fate
-from examples.demo.messages import ACCOUNTS, ORDERS, REMINDERS, Charge, OrderPlaced, PaymentDue
+from examples.demo.messages import ACCOUNTS, ORDERS, REMINDERS, STATEMENTS, Charge, OrderPlaced, PaymentDue
 from examples.demo.tables import Customer, Order
 from faststream_outbox import OutboxBroker
 
@@ -97,6 +97,8 @@ class Shop:
         charge = Charge(order_number=number, fate=fate, customer=customer, entry=entry, cents=cents)
         # With a key: the charges of one customer are handled in the order of these commits, one at a time.
         await self._broker.publish(charge, queue=ACCOUNTS, key=f"customer-{customer}", session=session)
+        # And to Kafka, in the same order.
+        await self._broker.publish(charge, queue=STATEMENTS, key=f"customer-{customer}", session=session)
         return charge
 
     async def _pay_later(self, number: int) -> None:

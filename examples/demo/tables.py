@@ -77,6 +77,19 @@ class Parcel(Base):
     order_number: Mapped[int]
 
 
+class Statement(Base):
+    """Another service has read of a charge from Kafka: in the order of these rows, and again if it came again."""
+
+    __tablename__ = "statements"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    customer: Mapped[int]
+    entry: Mapped[int]
+    order_number: Mapped[int]
+    # What its message was called, whenever it came.
+    outbox_id: Mapped[str]
+
+
 class Delivery(Base):
     """A message was given to a handler: which one, for which attempt, by which worker; and when, by one clock."""
 

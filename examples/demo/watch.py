@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from examples.demo.messages import ACCOUNTS, QUEUES
+from examples.demo.messages import ACCOUNTS, QUEUES, STATEMENTS
 from examples.demo.shop import Shop
 from faststream_outbox import OutboxBroker
 
@@ -20,6 +20,7 @@ _DELIVERIES = text("""
 SELECT queue, worker, count(*), count(*) FILTER (WHERE queue = :keyed AND ended_at IS NULL AND cut_off_at IS NULL)
   FROM deliveries GROUP BY queue, worker
 """)
+_STATEMENTS = text("SELECT count(*) FROM statements")
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class Watch:
         stats = {each.queue: each for each in await self.broker.stats()}
         async with self.engine.connect() as connection:
             rows = (await connection.execute(_DELIVERIES, {"keyed": ACCOUNTS})).all()
-        handled, handled_by, accounts = Counter[str](), Counter[int](), Counter[int]()
+            relayed = await connection.scalar(_STATEMENTS)
+        handled, handled_by, accounts = Counter({STATEMENTS: relayed}), Counter[int](), Counter[int]()
         for queue, worker, count, in_hand in rows:
             handled[queue] += count
             handled_by[worker] += count

@@ -11,8 +11,9 @@ _LOG_LINES = 20
 class Workers:
     """Starts workers and ends them, and keeps what they wrote to their log."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, kafka: str) -> None:
         self._url = url
+        self._kafka = kafka
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close(); it has no name, so nothing is left
         self.all: list[Worker] = []
 
@@ -23,7 +24,7 @@ class Workers:
 
     async def start(self) -> Worker:
         """Start another one."""
-        worker = Worker(len(self.all) + 1, self._url, self._log)
+        worker = Worker(len(self.all) + 1, self._url, self._kafka, self._log)
         self.all.append(worker)
         await worker.start()
         return worker

@@ -29,6 +29,7 @@ from faststream_outbox._faststream import (
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.logging import make_outbox_logger_state
 from faststream_outbox.broker.operating import OutboxOperating
+from faststream_outbox.broker.outlets import Outlets
 from faststream_outbox.broker.pool import check_pool
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
@@ -38,7 +39,7 @@ from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.advice import advice
-from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.schema import check_tables
 from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.monitor import BrokerMonitor
@@ -53,6 +54,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
     """The outbox as a FastStream broker.
 
     Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
+    `source` names this outbox in the ids of what handlers publish to other brokers; its table's name by default.
 
     Example:
         broker = OutboxBroker(engine, outbox_table=outbox_table)
@@ -77,6 +79,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         graceful_timeout: float | None = 15.0,
         metrics_recorder: MetricsRecorder | None = None,
         last_exception_renderer: LastExceptionRenderer | None = None,
+        source: str | None = None,
         decoder: CustomCallable | None = None,
         parser: CustomCallable | None = None,
         codec: CodecProto | None = None,
@@ -111,6 +114,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
             client=client,
             metrics_recorder=metrics_recorder or ignore,
             last_exception_renderer=last_exception_renderer,
+            source=check_name("source", source or outbox_table.name),
             producer=producer,
             broker_middlewares=middlewares,
             broker_parser=parser,
@@ -135,6 +139,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         config.wakeup = Wakeup(client.store, BrokerMonitor(config))
         producer.connect(config)
         self._backlog: BacklogWatch | None = None
+        self._outlets: Outlets | None = None
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -179,8 +184,16 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
                 handlers = sum(options.max_workers for options in sharing)
                 check_pool(self.client.engine, subscribers=len(self.subscribers), handlers=handlers)
             await self._look_at_the_tables()
+        await self._open_outlets()
         await super().start()
         self._watch_backlog()
+
+    async def _open_outlets(self) -> None:
+        """Connect the brokers that handlers publish to; not in memory, where a test has others for them."""
+        if self._outlets is None and isinstance(self.client, OutboxClient):
+            handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
+            self._outlets = Outlets(self, handlers, BrokerMonitor(cast("OutboxBrokerConfig", self.config)))
+            await self._outlets.open()
 
     def _watch_backlog(self) -> None:
         """Count the rows for the metrics recorder, if it asks for that and there is an engine to count with."""
@@ -206,13 +219,19 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups."""
+        """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups.
+
+        Brokers that were connected for the handlers' publishers are disconnected behind them.
+        """
         try:
             if self._backlog is not None:
                 await self._backlog.stop()
                 self._backlog = None
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
+            if self._outlets is not None:
+                await self._outlets.close()
+                self._outlets = None
             await self._wakeup.stop()
             self._connection = None
 

@@ -57,6 +57,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         # Nothing to set up, and nobody is faster.
         ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
+        # A broker that is up confirms in milliseconds, and a cluster that elects a leader within some seconds.
+        publish_timeout: float | None = 30.0,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[Dependant] = (),
         parser: CustomCallable | None = None,
@@ -94,6 +96,8 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             ordering: How processes share messages with a key: `HeadLease()`, `AdvisoryLocks()` or `HashShards()`.
                 With each of them those of one key are handled in their order, one at a time.
             propagate_inbound_headers: Whether what the handler returns is published with the message's headers.
+            publish_timeout: How many seconds a publisher of another broker, such as Kafka, may take; then the attempt
+                has failed. None leaves it to that broker's client.
             middlewares: Middlewares of this subscriber only, inside those of the broker and its routers.
             dependencies: Dependencies of every handler of this subscriber.
             parser: A function that makes a message of a row.
@@ -131,6 +135,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             max_wait_ms=max_wait_ms,
             ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
+            publish_timeout=publish_timeout,
             middlewares=middlewares,
             filter=filter,
             no_reply=no_reply,

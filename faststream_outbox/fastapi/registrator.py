@@ -61,6 +61,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         max_wait_ms: float = 0.0,
         ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
         propagate_inbound_headers: bool = False,
+        publish_timeout: float | None = 30.0,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[params.Depends] = (),
         parser: CustomCallable | None = None,
@@ -111,6 +112,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
             max_wait_ms=max_wait_ms,
             ordering=ordering,
             propagate_inbound_headers=propagate_inbound_headers,
+            publish_timeout=publish_timeout,
             middlewares=middlewares,
             dependencies=dependencies,
             parser=parser,

@@ -122,14 +122,23 @@ def _notifying(insert: Statement, parameter: int) -> Statement:
     return Statement(f"{insert.text}, pg_notify(${parameter}::text, queue)::text")
 
 
+def lock_class(quoted_table: str) -> int:
+    """Give the advisory locks of a table their number: a hash, so that two tables of one database do not meet."""
+    return zlib.crc32(quoted_table.encode()) - 2**31
+
+
+def lock_stripe(queue: str, key: str) -> str:
+    """Write which of its locks is a key's."""
+    return f"(hashtextextended({queue} || chr(1) || {key}, 0) & {LOCK_STRIPES - 1})::int"
+
+
 class Statements:
     """The statements for one outbox and, where there is one, its dead-letter table."""
 
     def __init__(self, outbox: Table, dlq: Table | None = None) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
         self._dlq = None if dlq is None else quoted_name(dlq.name, dlq.schema)
-        # The class of this table's advisory locks: a hash, so that two tables of one database do not meet.
-        self._lock_class = zlib.crc32(self._outbox.encode()) - 2**31
+        self._lock_class = lock_class(self._outbox)
         self.insert = self._insert(keyed=False)
         self.insert_keyed = self._insert(keyed=True)
         self.insert_timer = self._insert(keyed=False, timer=True)
@@ -158,12 +167,9 @@ class Statements:
         self.next_due = self._next_due()
         self.stats = self._stats()
 
-    def _stripe(self, queue: str, key: str) -> str:
-        return f"(hashtextextended({queue} || chr(1) || {key}, 0) & {LOCK_STRIPES - 1})::int"
-
     def _insert(self, *, keyed: bool, timer: bool = False) -> Statement:
         # A keyed row draws its id under a lock held to the caller's commit: ids of one key then follow its commits.
-        lock = f"pg_advisory_xact_lock({self._lock_class}, {self._stripe('$1::text', '$2::text')})"
+        lock = f"pg_advisory_xact_lock({self._lock_class}, {lock_stripe('$1::text', '$2::text')})"
         with_lock = f"WITH locked AS MATERIALIZED (SELECT {lock})\n" if keyed else ""
         from_lock = " FROM locked" if keyed else ""
         on_conflict = "\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING" if timer else ""
@@ -186,7 +192,7 @@ RETURNING o.id""")
 
     def _insert_many(self) -> Statement:
         # All stripes are locked, in their order, before the sort lets the first row through to draw its id.
-        stripe = self._stripe("r.queue", "r.key")
+        stripe = lock_stripe("r.queue", "r.key")
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::float8[], $6::float8[])
            WITH ORDINALITY AS r(queue, key, payload, headers, delay, due, n)),
@@ -305,7 +311,7 @@ SELECT g.id, g.token FROM gone g""")
         The locks and the sort read all of what was deleted, so all rows are gone (a timer may set itself anew) and all
         stripes locked before the first id is drawn. The rows come as arrays, from parameter `first` on.
         """
-        stripe = self._stripe("r.queue", "r.key")
+        stripe = lock_stripe("r.queue", "r.key")
         kinds = (kind, "text", "text", "bytea", "text", "text", "float8", "float8")
         arrays = ", ".join(f"${n}::{each}[]" for n, each in enumerate(kinds, start=first))
         return f"""input AS MATERIALIZED (

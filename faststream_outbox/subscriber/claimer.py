@@ -63,6 +63,17 @@ class Claimer(Loop):
         self._waits_for_handlers = False
         # Whether rows without a key took all of the room when keys were to be looked for.
         self._keys_left_out = False
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def pause(self) -> None:
+        """Claim nothing until told to go on."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._claimed_at = max(self._claimed_at, time.monotonic())
+        self._open.set()
 
     def wake(self) -> None:
         """Say that rows may have come."""
@@ -79,12 +90,14 @@ class Claimer(Loop):
 
     @property
     def idle_for(self) -> float:
-        """For how many seconds no claim has succeeded, although there was room for rows."""
-        return 0.0 if self._waits_for_handlers else time.monotonic() - self._claimed_at
+        """For how many seconds no claim has succeeded, although there was room for rows and nobody had paused it."""
+        excused = self._waits_for_handlers or not self._open.is_set()
+        return 0.0 if excused else time.monotonic() - self._claimed_at
 
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""
         await self._wait_for_room()
+        await self._wait_until_open()
         # Suspects are looked for as far as claims have come, so the first claim comes first.
         if self._claimed_at > -math.inf and time.monotonic() >= self._suspects_at:
             await self._run_suspects()
@@ -143,10 +156,14 @@ class Claimer(Loop):
         while self._ledger.occupied > self._pace.refill_at:
             await self._wait_for(self._ledger.wait_for_change())
 
+    async def _wait_until_open(self) -> None:
+        if not self._open.is_set():
+            await self._wait_for(self._open.wait())
+
     async def _wait_for_handlers(self, count: int, seconds: float | None = None) -> None:
         await self._wait_for(self._ledger.wait_until_at_most(count), seconds)
 
-    async def _wait_for(self, handlers: Awaitable[None], seconds: float | None = None) -> None:
+    async def _wait_for(self, handlers: Awaitable[object], seconds: float | None = None) -> None:
         self._waits_for_handlers = True
         try:
             async with asyncio.timeout(seconds):

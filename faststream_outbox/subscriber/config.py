@@ -39,6 +39,8 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     # Whether a handler is given a list of messages.
     batch: bool = False
     propagate_inbound_headers: bool = False
+    # How long another broker may take to confirm what a handler returned.
+    publish_timeout: float | None = None
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter
 

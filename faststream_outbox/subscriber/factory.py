@@ -47,6 +47,7 @@ def create_subscriber(
     max_wait_ms: float,
     ordering: Ordering,
     propagate_inbound_headers: bool,
+    publish_timeout: float | None,
     middlewares: Sequence[BrokerMiddleware[Any]],
     filter: Filter[Any],  # noqa: A002 - FastStream's name
     no_reply: bool,
@@ -84,6 +85,7 @@ def create_subscriber(
         batch=batch,
         retry_strategy=retry_strategy or DEFAULT_RETRY,
         propagate_inbound_headers=propagate_inbound_headers,
+        publish_timeout=None if publish_timeout is None else _check_positive("publish_timeout", publish_timeout),
         middlewares=middlewares,
         filter=filter,
         no_reply=no_reply,

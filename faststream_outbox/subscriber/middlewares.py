@@ -8,7 +8,10 @@ from faststream.exceptions import AckMessage
 from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
+from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import THE_MESSAGES_OWN
+from faststream_outbox.publisher.foreign import ForeignPublishing
+from faststream_outbox.response import OutboxPublishCommand
 
 
 def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
@@ -57,3 +60,19 @@ class PropagateHeaders(BaseMiddleware):
         inbound = {name: value for name, value in msg.headers.items() if name not in THE_MESSAGES_OWN}
         response.headers = inbound | response.headers
         return response
+
+
+class PublishAbroad(BaseMiddleware):
+    """Stands next to the producer of another broker that is about to send a handler's answer."""
+
+    def __init__(self, msg: Any, /, *, context: Any, config: OutboxBrokerConfig, publishing: ForeignPublishing) -> None:
+        super().__init__(msg, context=context)
+        self._answered = msg
+        self._config = config
+        self._publishing = publishing
+
+    async def publish_scope(self, call_next: Any, msg: Any) -> Any:
+        """Send; what goes into an outbox is none of our business."""
+        if isinstance(msg, OutboxPublishCommand):
+            return await call_next(msg)
+        return await self._publishing.send(call_next, msg, self._answered, source=self._config.source)

@@ -171,6 +171,19 @@ class Pipeline:
         """Say that rows may have come."""
         self._claimer.wake()
 
+    def pause(self) -> None:
+        """Claim nothing until `resume`; what is in hand runs."""
+        self._claimer.pause()
+
+    def resume(self) -> None:
+        """Claim again."""
+        self._claimer.resume()
+
+    def holds(self, row: OutboxRow) -> bool:
+        """Tell whether a row that was claimed here is surely still ours."""
+        held = self._ledger.find(row.lease)
+        return held is not None and not held.expired
+
     @property
     def orphaned(self) -> bool:
         """Whether the event loop that it ran in is over."""

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from faststream.exceptions import StopConsume
@@ -27,12 +28,18 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
+from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
 from faststream_outbox.subscriber.handling import Handled
-from faststream_outbox.subscriber.middlewares import PropagateHeaders, WatchHandler, as_broker_middleware
+from faststream_outbox.subscriber.middlewares import (
+    PropagateHeaders,
+    PublishAbroad,
+    WatchHandler,
+    as_broker_middleware,
+)
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
@@ -74,6 +81,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
         if config.propagate_inbound_headers:
             self._own_middlewares.append(PropagateHeaders)
+        # Next to the producer, so that they see what the others made of a command.
+        self._last_middlewares: list[BrokerMiddleware[Any]] = []
         self._pipeline: Pipeline | None = None
         self._pulling: Pulling | None = None
         self._unsubscribe: Callable[[], None] = _nothing
@@ -91,7 +100,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        return [*self._outer_config.broker_middlewares, *self._own_middlewares]
+        return [*self._outer_config.broker_middlewares, *self._own_middlewares, *self._last_middlewares]
+
+    @property
+    def handlers(self) -> list[HandlerCallWrapper[..., Any]]:
+        """The handlers, each with its publishers."""
+        return [call.handler for call in self.calls]
 
     @property
     def shares_transactions(self) -> bool:
@@ -142,6 +156,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
                 check_batch_handler(function)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
+        # Only who publishes to other brokers pays for it.
+        publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.publish_timeout)
+        abroad = partial(PublishAbroad, config=self._outer_config, publishing=publishing)
+        self._last_middlewares = [abroad] if publishing.is_needed else []
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler to give messages to."""

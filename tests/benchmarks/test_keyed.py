@@ -38,7 +38,9 @@ async def test_a_claim_of_keys_is_one_statement_and_four_with_advisory_locks(ben
     result = await only(bench, "keys")
     statements = column([result], "statements")
     # BEGIN, the locks, the claim, COMMIT.
-    assert statements == {case: 4 if case.startswith("AdvisoryLocks") else 1 for case in result.lines}
+    for case, number in statements.items():
+        # What finds no key has nothing to lease.
+        assert 3 < number <= 4 if case.startswith("AdvisoryLocks") else number == 1, case
     keys, rows = column([result], "keys"), column([result], "rows")
     assert all(0 < keys[case] <= KEYS for case in keys)
     assert all(keys[case] <= rows[case] for case in keys)

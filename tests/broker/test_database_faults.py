@@ -1,7 +1,6 @@
 """A database that goes away, changes or lies under a running broker: nothing is lost, and delivery goes on."""
 
 import asyncio
-import shutil
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -167,7 +166,7 @@ async def until_pings(broker: OutboxBroker) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="pgbouncer is not installed")
+@pytest.mark.usefixtures("pgbouncer")
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_a_pooler_in_transaction_mode(outbox_postgres: Database, driver: str) -> None:
     # What the documentation tells users of a pooler to do: no prepared statements.

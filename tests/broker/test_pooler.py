@@ -1,7 +1,6 @@
 """A pooler in transaction mode between a producer and the database."""
 
 import asyncio
-import shutil
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, started
 from tests.pooler import pooling
 
-pytestmark = pytest.mark.skipif(not shutil.which("pgbouncer"), reason="pgbouncer is not installed")
+pytestmark = pytest.mark.usefixtures("pgbouncer")
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "asyncpg": {

@@ -43,6 +43,10 @@ _STORY = (
     "INSERT INTO accounts (customer, booked, cents) VALUES (1, 4, 1000), (2, 2, 1100);"
     "INSERT INTO confirmations (message_id, order_number) SELECT number, number FROM orders;"
     "INSERT INTO parcels (order_number) SELECT number FROM orders;"
+    # Relayed, and the third of customer 1 again with the second before it.
+    "INSERT INTO statements (customer, entry, order_number, outbox_id)"
+    " SELECT customer, entry, number, 'shop/' || number FROM orders JOIN unnest(ARRAY[1, 5, 2, 3, 2, 3, 4, 6])"
+    " WITH ORDINALITY AS arrivals(arrived, place) ON arrived = number ORDER BY place;"
     "INSERT INTO deliveries (queue, message_id, order_number, attempt, worker)"
     " SELECT 'parcels', 20 + number, number, 1, 2 FROM orders;"
     + delivery(1, worker=1, start=0, end=1)
@@ -73,6 +77,7 @@ async def test_the_figures_are_those_of_the_history(books: AsyncConnection) -> N
     assert (figures.charged, figures.accounts, figures.accounts_shared) == (6, 2, 2)
     assert (figures.retries, figures.in_hand) == (1, 2)
     assert (figures.repeated_by_kill, figures.repeated_otherwise) == (2, 0)
+    assert (figures.relayed, figures.relayed_again) == (6, 2)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,17 @@ async def test_the_figures_are_those_of_the_history(books: AsyncConnection) -> N
             "DELETE FROM deliveries WHERE queue = 'accounts' AND order_number = 2",
             {"Charges lost": [2], "Charges out of order": [3]},
             id="passed over",
+        ),
+        pytest.param("DELETE FROM statements WHERE order_number = 6", {"Statements lost": [6]}, id="never relayed"),
+        pytest.param(
+            "UPDATE statements SET id = -1 WHERE id = (SELECT min(id) FROM statements WHERE order_number = 3)",
+            {"Statements out of order": [1, 2, 3]},
+            id="relayed before those before it",
+        ),
+        pytest.param(
+            "INSERT INTO statements (customer, entry, order_number, outbox_id) VALUES (2, 3, 7, 'shop/7')",
+            {"Delivered although rolled back": [7]},
+            id="relayed although rolled back",
         ),
         pytest.param(
             "UPDATE accounts SET booked = 1, cents = 500 WHERE customer = 2",

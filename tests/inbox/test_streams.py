@@ -1,7 +1,6 @@
 """The inbox on servers of other brokers: whatever they deliver again is handled once."""
 
 import asyncio
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +12,9 @@ from faststream.nats import NatsBroker
 from faststream_outbox.annotations import InboxSession
 from tests.broker.brokers import until
 from tests.inbox.desk import Desk
-from tests.inbox.streams import STREAMS, NatsStream, Stream
+from tests.inbox.streams import STREAMS, Stream
+from tests.servers.nats import Nats
+from tests.servers.plugin import need
 
 
 class Line:
@@ -45,10 +46,9 @@ class Line:
 @pytest.fixture(params=STREAMS)
 async def line(request: pytest.FixtureRequest, desk: Desk) -> AsyncIterator[Line]:
     stream = STREAMS[request.param]
-    if shutil.which(stream.program) is None:
-        pytest.skip(f"{stream.program} is not installed")
-    async with stream.server() as url:
-        line = Line(request.param, stream, url, desk)
+    need(stream.server, request)
+    async with stream.server() as server:
+        line = Line(request.param, stream, server.url, desk)
         await stream.create(line.broker)
         yield line
         await line.broker.stop()
@@ -121,24 +121,22 @@ async def test_what_comes_again_while_it_is_still_being_handled_waits(line: Line
     assert calls == await line.desk.written() == ["1"]
 
 
-@pytest.mark.skipif(shutil.which(NatsStream.program) is None, reason=f"{NatsStream.program} is not installed")
-async def test_a_duplicate_on_core_nats_which_knows_no_acks(desk: Desk) -> None:
+async def test_a_duplicate_on_core_nats_which_knows_no_acks(desk: Desk, nats_server: Nats) -> None:
     done = asyncio.Event()
-    async with NatsStream().server() as url:
-        broker = NatsBroker(url, middlewares=[desk.inbox()], logger=desk.records.logger)
+    broker = NatsBroker(nats_server.url, middlewares=[desk.inbox()], logger=desk.records.logger)
 
-        @broker.subscriber("q")
-        async def handle(body: str, session: InboxSession) -> None:
-            await desk.write(session, body)
-            if body == "last":
-                done.set()
+    @broker.subscriber("q")
+    async def handle(body: str, session: InboxSession) -> None:
+        await desk.write(session, body)
+        if body == "last":
+            done.set()
 
-        await broker.start()
-        for body, message_id in (("a", "1"), ("a", "1"), ("last", "2")):
-            await broker.publish(body, "q", headers={"message_id": message_id})
-        async with asyncio.timeout(30):
-            await done.wait()
-        await broker.stop()
+    await broker.start()
+    for body, message_id in (("a", "1"), ("a", "1"), ("last", "2")):
+        await broker.publish(body, "q", headers={"message_id": message_id})
+    async with asyncio.timeout(30):
+        await done.wait()
+    await broker.stop()
     assert await desk.written() == ["a", "last"]
     assert len(desk.records.named("inbox_skipped")) == 1
     assert [record.getMessage() for record in desk.records.records if record.levelname in {"ERROR", "CRITICAL"}] == []

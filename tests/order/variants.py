@@ -15,7 +15,7 @@ from tests.soak.settings import FaultRates, Settings
 
 NO_FAULTS: Final = FaultRates(every_seconds=600.0)
 # Few keys, so that much happens to each of them; a short lease, so that it runs out often.
-_PACE: Final[Mapping[str, Any]] = {
+PACE: Final[Mapping[str, Any]] = {
     "workers": 3,
     "lease_seconds": 0.3,
     "rate": 400.0,
@@ -42,7 +42,7 @@ class Variant:
     def settings(self, database: Database, seed_number: int) -> OrderSettings:
         """Make the round that brings it out."""
         url = database.url("asyncpg")
-        return replace(OrderSettings(url, Path(), seed_number, until=0.0), **{**_PACE, **self.changes})
+        return replace(OrderSettings(url, Path(), seed_number, until=0.0), **{**PACE, **self.changes})
 
 
 def _ours(spoil: Spoil, kind: Kind, **changes: Any) -> Variant:

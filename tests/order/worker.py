@@ -51,13 +51,21 @@ class OrderWorker(SoakProcess):
         self.subscribe(broker)
 
         async def consume() -> None:
-            await broker.start()
+            await self.begin(broker)
             self.worked("consume")
             await self._wait_for_the_end()
 
         await self.keep("consume", consume, until=lambda: self.over)
-        await broker.stop()
+        await self.end(broker)
         await engine.dispose()
+
+    async def begin(self, broker: OutboxBroker) -> None:
+        """Start to consume."""
+        await broker.start()
+
+    async def end(self, broker: OutboxBroker) -> None:
+        """Stop to consume."""
+        await broker.stop()
 
     async def _wait_for_the_end(self) -> None:
         try:

@@ -4,15 +4,19 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
-from faststream_outbox.embedded import Database, EmbeddedPostgres
+from faststream_outbox.embedded import Database
 from tests.order.settings import STRATEGIES, OrderSettings
+from tests.relay.storm.round import storms
+from tests.relay.storm.settings import PLACES, StormSettings
+from tests.soak.database import own_database
 from tests.soak.report import Display, show_results
 from tests.soak.round import Result, run_round
 from tests.soak.settings import FaultRates, Settings
@@ -28,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console()
     what = "rows without a key" if options.order is None else f"keys in order, {options.order}"
+    if options.relay is not None:
+        what = f"relays to {options.relay}, {options.order or 'any strategy'}"
     console.print(
         f"seed {options.seed}: {what}, {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
         "The seed decides what is tried; when it happens is up to the machine.",
@@ -36,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     interrupted = False
     try:
-        with _database(options.dsn) as (database, restart), Display(console, options.seconds) as display:
-            _run_rounds(options, database, restart, display, results)
+        with ExitStack() as stack:
+            database, restart = stack.enter_context(own_database(options.dsn))
+            run = run_round if options.relay is None else stack.enter_context(storms(options.relay))
+            display = stack.enter_context(Display(console, options.seconds))
+            _run_rounds(options, database, partial(run, restart=restart, progress=display.show), display, results)
     except KeyboardInterrupt:
         interrupted = True
         console.print("Interrupted; the last round was not checked.")
@@ -50,49 +59,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_rounds(
     options: argparse.Namespace,
     database: Database,
-    restart: Callable[[], None] | None,
+    run: Callable[..., Result],
     display: Display,
     results: list[Result],
 ) -> None:
     end = time.monotonic() + options.seconds
     seed = options.seed
     while not results or end - time.monotonic() > 1.0:
-        settings = _settings(options, database, seed, FaultRates(restart=0 if restart is None else 1))
+        settings = _settings(options, database, seed)
         seconds = max(1.0, min(ROUND_SECONDS, end - time.monotonic()))
-        results.append(run_round(settings, database, seconds, restart=restart, progress=display.show))
+        results.append(run(settings, database, seconds))
         display.ended(results[-1])
         seed += 1
 
 
-def _settings(options: argparse.Namespace, database: Database, seed: int, faults: FaultRates) -> Settings:
+def _settings(options: argparse.Namespace, database: Database, seed: int) -> Settings:
+    faults = FaultRates(restart=1)
     producers = max(1, options.processes // 3)
     crew = {"workers": max(1, options.processes - producers), "producers": producers}
     url = database.url(options.driver)
+    if options.relay is not None:
+        strategy = options.order or random.Random(seed).choice(STRATEGIES)
+        return StormSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **crew)
     if options.order is None:
         return Settings(url, Path(), seed, until=0.0, faults=faults, **crew)
     return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **crew)
-
-
-@contextmanager
-def _database(dsn: str | None) -> Iterator[tuple[Database, Callable[[], None] | None]]:
-    """Make a database that is ours alone: on the server that was named, or on one that is ours to crash as well."""
-    if dsn is not None:
-        server = Database(dsn)
-        database = server.create_database()
-        try:
-            yield database, None
-        finally:
-            server.drop_database(database)
-        return
-    # Without synchronous_commit a crash of the server may take back what was answered, and that is no fault of ours.
-    settings: dict[str, str | int] = {"synchronous_commit": "on", "max_connections": 300}
-    with EmbeddedPostgres(fast=True, settings=settings) as embedded:
-
-        def restart() -> None:
-            embedded.stop("immediate")
-            embedded.start()
-
-        yield embedded.create_database(), restart
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Publishes, claims and settles under random faults, and checks the history of every row.",
         epilog="Without --order, claimers and settlers of rows without a key are driven one operation at a time. With "
         "it, whole brokers handle messages with and without keys, and the order of each key is checked as well: one at "
-        "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing.",
+        "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing. "
+        "With --relay they send them to a server, and what lies there in the end is checked, and in which order.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
     parser.add_argument(
@@ -120,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         const=STRATEGIES[0],
         metavar="STRATEGY",
         help=f"check messages with keys, claimed by {', '.join(STRATEGIES)} (default: {STRATEGIES[0]})",
+    )
+    parser.add_argument(
+        "--relay",
+        choices=PLACES,
+        metavar="SERVER",
+        help=f"check what arrives on {', '.join(PLACES)}, which is killed too",
     )
     parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
     return parser

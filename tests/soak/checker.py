@@ -26,6 +26,11 @@ Kind = Literal[
     "early",
     "stuck",
     "crash",
+    # Of rows that are relayed.
+    "duplicate",
+    "header",
+    "dead",
+    "attempt",
 ]
 
 # The database's clock is steered while the monotonic one of the processes is not: they may part by that much in the
@@ -61,6 +66,8 @@ class FinalState:
 
     outbox: list[Left] = field(default_factory=list)
     dead: list[Left] = field(default_factory=list)
+    # Rows of which an attempt was counted, where that is watched.
+    burnt: list[str] = field(default_factory=list)
 
 
 class Checker:

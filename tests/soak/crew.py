@@ -18,7 +18,9 @@ Role = Literal["worker", "producer"]
 # A server of forks that has imported everything already: a new process costs milliseconds, and it inherits neither
 # the threads nor the exit handlers of whoever runs the soak.
 _FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.order.all_processes", "tests.soak.worker", "asyncpg", "psycopg"])
+_FORKS.set_forkserver_preload(
+    ["tests.order.all_processes", "tests.relay.storm.worker", "tests.soak.worker", "asyncpg", "psycopg"]
+)
 
 STOP_SECONDS: Final = 15.0
 START_SECONDS: Final = 20.0

@@ -55,12 +55,15 @@ class Faults:
 
     def _shuffled_deck(self) -> list[Callable[[], None]]:
         """Cards, not dice: no kind stays away for long."""
-        rates = self._settings.faults
-        restarts = rates.restart if self._restart is not None else 0
-        deck = [self._kill] * rates.kill + [self._terminate] * rates.terminate + [self._pause] * rates.pause
-        deck += [self._crash] * restarts
+        deck = self._cards()
         self._rng.shuffle(deck)
         return deck
+
+    def _cards(self) -> list[Callable[[], None]]:
+        rates = self._settings.faults
+        restarts = rates.restart if self._restart is not None else 0
+        cards = [self._kill] * rates.kill + [self._terminate] * rates.terminate + [self._pause] * rates.pause
+        return cards + [self._crash] * restarts
 
     def _kill(self) -> None:
         member = self._rng.choice(self._crew.members)

@@ -147,6 +147,19 @@ class Answered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived(Event):
+    """A message was found on a server that rows are relayed to: the `number`-th there, dated `at` by the server."""
+
+    number: int
+    at: float
+    partition: str
+    uid: str
+    outbox_id: str
+    key: str | None
+    sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble(Event):
     """A connection was lost, as connections are in a soak."""
 
@@ -165,7 +178,7 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         *(Inserted, Refused, Cancelled, Committing, Committed, RolledBack),
-        *(Claiming, Claimed, Started, Ended, Asked, Answered, Trouble, Crashed),
+        *(Claiming, Claimed, Started, Ended, Asked, Answered, Arrived, Trouble, Crashed),
     )
 }
 _E = TypeVar("_E", bound=Event)

@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.soak.history import (
     Answered,
+    Arrived,
     Asked,
     Cancelled,
     Claimed,
@@ -114,6 +115,8 @@ class Life:
     # In the order of the claims, by the database's clock.
     holds: list[Hold] = field(default_factory=list)
     cancels: list[Cancel] = field(default_factory=list)
+    # In the order in which they lie on the server.
+    arrivals: list[Arrived] = field(default_factory=list)
 
     def done(self, *verbs: Verb) -> list[tuple[Hold, Operation]]:
         """What was answered as held, over all holds."""
@@ -150,6 +153,7 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
     claims: dict[str, Claiming] = {}
     holds: dict[tuple[str, str], Hold] = {}
     asked: dict[str, dict[tuple[str, str], Operation]] = {}
+    arrived: list[Arrived] = []
 
     def life(uid: str) -> Life:
         return lives.rows.setdefault(uid, Life(uid))
@@ -189,11 +193,15 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
                 asked[call] = operations
             case Answered(t, call, held, complete):
                 _answer(asked.pop(call), held, t, complete=complete)
+            case Arrived():
+                arrived.append(event)
             case Crashed(text=text):
                 lives.crashes.append(text)
             case Trouble():
                 pass
     lives.lost_claims = [LostClaim(claim.t, claim.lease_seconds) for claim in claims.values()]
+    for arrival in sorted(arrived, key=attrgetter("number")):
+        life(arrival.uid).arrivals.append(arrival)
     for row_life in lives.rows.values():
         row_life.holds.sort(key=lambda hold: hold.row.acquired_epoch)
     return lives
@@ -226,6 +234,7 @@ def story(life: Life) -> list[str]:
     for cancel in life.cancels:
         steps.append((cancel.asked, f"cancel sent, answered at {cancel.answered:.3f}"))
         steps.append((cancel.tx.committed or math.inf, "cancel committed"))
+    steps.extend((each.at, f"arrived as message {each.number} of {each.partition}") for each in life.arrivals)
     for hold in life.holds:
         name, kind = hold.row.token[:8], "suspect claim" if hold.suspect else "claim"
         until = f"lease until {hold.expires_at:.3f}"

@@ -68,7 +68,7 @@ class Round:
         """Work for so many seconds, drain, check."""
         offset = time.time() - time.monotonic()
         with Crew(self._settings) as crew:
-            faults = Faults(self._settings, self._dsn, crew, self._restart)
+            faults = self.make_faults(crew)
             try:
                 self._work(seconds, faults)
             finally:
@@ -79,14 +79,22 @@ class Round:
             self._drain()
             drained = time.monotonic() - drain_began
             complaints += crew.stop("worker")
+        self.look_around()
         self._poll()
         # A clock that was set during the round is an excuse for whatever went by it.
         slack = CLOCK_SLACK + abs(time.time() - time.monotonic() - offset)
         lives = assemble(self._reader.events)
-        violations = self._settings.check(lives, self._final_state(), slack)
+        violations = self._settings.check(lives, self.final_state(), slack)
         violations += [Violation("crash", "", complaint) for complaint in complaints]
         stories = {v.uid: story(lives.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in lives.rows}
         return Result(self._settings.seed, violations, self._tally.counts, faults.counts, drained, stories)
+
+    def make_faults(self, crew: Crew) -> Faults:
+        """Make what goes wrong."""
+        return Faults(self._settings, self._dsn, crew, self._restart)
+
+    def look_around(self) -> None:
+        """Take down what can be seen when everybody has gone, apart from the tables."""
 
     def _work(self, seconds: float, faults: Faults) -> None:
         end = time.monotonic() + seconds
@@ -119,7 +127,8 @@ class Round:
         self._tally.add(self._reader.poll())
         self._progress(self._tally.counts)
 
-    def _final_state(self) -> FinalState:
+    def final_state(self) -> FinalState:
+        """Read what is left in the tables."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             outbox = connection.execute("SELECT payload, id, deliveries_count FROM outbox").fetchall()
             dead = connection.execute("SELECT payload, original_id, deliveries_count FROM outbox_dlq").fetchall()
@@ -134,6 +143,7 @@ def run_round(
     restart: Callable[[], None] | None = None,
     progress: Progress = lambda _: None,
     enough: Enough = lambda _: False,
+    make: Callable[..., Round] = Round,
 ) -> Result:
     """Make the tables anew and run a round; its log is removed with it."""
     engine = create_engine(database.url("psycopg"))
@@ -146,7 +156,7 @@ def run_round(
     with tempfile.TemporaryDirectory(prefix="outbox-soak-") as directory:
         until = time.monotonic() + seconds + settings.drain_seconds * LONGEST_DRAIN + 60.0
         settings = replace(settings, directory=Path(directory), until=until)
-        return Round(settings, database, restart=restart, progress=progress, enough=enough).run(seconds)
+        return make(settings, database, restart=restart, progress=progress, enough=enough).run(seconds)
 
 
 def _left(row: tuple[bytes, int, int]) -> Left:

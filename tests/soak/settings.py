@@ -50,6 +50,8 @@ class FaultRates:
     terminate: int = 4
     pause: int = 3
     restart: int = 0
+    # Of the server that rows are relayed to, if they are.
+    outage: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.soak.history import (
     Answered,
+    Arrived,
     Ask,
     Asked,
     Cancelled,
@@ -30,6 +31,7 @@ _PLAIN: Final[dict[type[Event], str]] = {
     Refused: "timers refused",
     Cancelled: "timers cancelled",
     Started: "handlers started",
+    Arrived: "messages arrived",
     Trouble: "broken connections noticed",
 }
 _DONE: Final[dict[Verb, str]] = {

@@ -1,7 +1,6 @@
 """A LISTEN that is lost, loudly or silently: it is noticed, said, and mended."""
 
 import asyncio
-import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -121,7 +120,7 @@ async def test_a_server_that_is_not_there_is_said_once(outbox_postgres: Database
         await engine.dispose()
 
 
-@pytest.mark.skipif(not shutil.which("pgbouncer"), reason="pgbouncer is not installed")
+@pytest.mark.usefixtures("pgbouncer")
 async def test_a_pooler_in_transaction_mode_is_noticed_and_said_once(
     postgres: PostgresBackend, outbox_postgres: Database
 ) -> None:

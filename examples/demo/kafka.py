@@ -1,0 +1,20 @@
+"""A broker that speaks Kafka's protocol, inside this process: the mock cluster that comes with confluent-kafka."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from confluent_kafka import Producer
+
+_START_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def running_kafka() -> AsyncIterator[str]:
+    """Run it, and tell where it is. It makes topics when they are asked for, and keeps all in memory."""
+    # Whoever connects to a mock has it: this client is used for nothing else.
+    cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    metadata = await asyncio.to_thread(cluster.list_topics, timeout=_START_SECONDS)
+    broker = next(iter(metadata.brokers.values()))
+    yield f"{broker.host}:{broker.port}"
+    await asyncio.to_thread(cluster.flush, 0)

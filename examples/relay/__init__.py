@@ -1,0 +1,1 @@
+"""`python -m examples.relay`: what happens to accounts is relayed to Kafka, and read there in its order."""

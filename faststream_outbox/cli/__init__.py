@@ -1,0 +1,1 @@
+"""The program `faststream-outbox`, for what runs without a line of Python."""

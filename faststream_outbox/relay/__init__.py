@@ -1,0 +1,7 @@
+"""Rows on their way to Kafka, RabbitMQ, NATS and Redis."""
+
+from faststream_outbox.relay.relay import Relay
+from faststream_outbox.relay.routing import Route, by_header
+from faststream_outbox.storage.debezium_statements import debezium_view_ddl
+
+__all__ = ["Relay", "Route", "by_header", "debezium_view_ddl"]

@@ -1,0 +1,197 @@
+"""What a user holds: a relay from the queues of an outbox to another broker."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from faststream.middlewares import AckPolicy
+
+from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.relay.cloudevents import cloudevents_headers
+from faststream_outbox.relay.forwarder import Forwarder
+from faststream_outbox.relay.outage import Outage
+from faststream_outbox.relay.routing import Route, Routes
+from faststream_outbox.relay.targets import OutageError, make_target
+from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage.checks import check_name, check_number
+from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
+from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
+from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.monitor import BrokerMonitor
+from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.subscriber.verdicts import Judge
+
+# A claim, and what one statement settles; beyond that nothing is saved.
+_CLAIMED_AT_ONCE: Final = 500
+# Rows of one key, or without a key, that are sent together; a crash has them sent again.
+_SENT_AT_ONCE: Final = 100
+# For so long a start waits for the broker; then it is taken to be down.
+_CONNECT_SECONDS: Final = 10.0
+# For so long a relay that has claimed nothing yet is taken to be well.
+_FIRST_CLAIM_SECONDS: Final = 30.0
+# So many keys are on their way at once: what they have makes batches that are worth a round trip.
+_KEYS_AT_ONCE: Final = 256
+
+
+class Relay:
+    """Sends the rows of some queues to another broker, those of a key in their order; a row is deleted when confirmed.
+
+    Bytes and headers go straight through, nothing is decoded, and there is no handler. Each message carries
+    `outbox_id`, which is the same whenever its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
+
+    Args:
+        broker: The outbox.
+        to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
+        routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
+        source: The name of this outbox in `outbox_id` and `outbox_source`, for good; that of the broker by default.
+        ordering: How several relays share the keys.
+        on_dead: What becomes of a key whose message the broker refuses: `"skip"` goes on without it, `"park"` waits.
+        retry_strategy: When a message is tried again whose sending failed for another reason than an outage.
+        lease_ttl_seconds: After how long others may take a row whose relay died.
+        cloudevents: Whether headers after CloudEvents are added.
+
+    Example:
+        relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
+        app = FastStream(broker, on_startup=[relay.start], on_shutdown=[relay.stop])
+
+    """
+
+    def __init__(
+        self,
+        broker: OutboxBroker,
+        *,
+        to: Any,
+        routes: Mapping[str, Route],
+        source: str | None = None,
+        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
+        on_dead: OnDead = "skip",
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
+        lease_ttl_seconds: float = 60.0,
+        cloudevents: bool = False,
+    ) -> None:
+        check_on_dead(on_dead)
+        if not isinstance(broker, OutboxBroker):
+            raise TypeError(f"A relay reads an OutboxBroker, not a {type(broker).__name__}.")
+        self._broker = broker
+        self._routes = Routes(routes)
+        self._target = make_target(to)
+        for destination in self._routes.fixed:
+            self._target.check(destination)
+        self._source = check_name("source", source or broker.config.broker_config.source)
+        self._extra = cloudevents_headers(self._source) if cloudevents else None
+        self._strategy = retry_strategy or DEFAULT_RETRY
+        self._options = PipelineOptions(
+            max_workers=_KEYS_AT_ONCE,
+            max_records=_SENT_AT_ONCE,
+            claim_batch_size=_CLAIMED_AT_ONCE,
+            rows_per_key=_SENT_AT_ONCE,
+            lease_seconds=check_number("lease_ttl_seconds", lease_ttl_seconds),
+            ordering=check_ordering(ordering),
+            on_dead=on_dead,
+        )
+        self._pipeline: Pipeline | None = None
+        self._outage: Outage | None = None
+        self._forwarder: Forwarder | None = None
+        self._started_at = 0.0
+        self._owns_broker = False
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Connect both brokers, and begin to send."""
+        if self._pipeline is not None:
+            raise RuntimeError("This relay has been started already.")
+        self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream does not tell it otherwise
+        await self._broker.connect()
+        failure = await self._connect_target()
+        config = self._broker.config.broker_config
+        monitor = BrokerMonitor(config, "relay", self._routes.queues)
+        pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
+        self._pipeline = pipeline
+        self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
+        renderer, on_dead = config.last_exception_renderer, self._options.on_dead
+        judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, renderer, monitor, on_dead=on_dead)
+        self._forwarder = Forwarder(
+            self._target,
+            self._routes,
+            judge,
+            self._outage,
+            is_ours=pipeline.holds,
+            source=self._source,
+            extra=self._extra,
+        )
+        self._target.on_outage = self._outage.begin
+        if failure is not None:
+            self._outage.begin(failure)
+        self._outage.start()
+        if config.wakeup is not None:
+            config.wakeup.start(listen=True)
+            self._unsubscribe = config.wakeup.subscribe(self._routes.queues, pipeline.wake)
+        pipeline.start()
+        self._started_at = time.monotonic()
+
+    async def _connect_target(self) -> OutageError | None:
+        """Connect to the other broker; that it is down now is no reason not to start."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._target.start()
+        except TimeoutError:
+            return OutageError(f"There was no connection after {_CONNECT_SECONDS:g} seconds.")
+        except Exception as error:
+            failure = self._target.translate(error)
+            if isinstance(failure, OutageError):
+                return failure
+            raise
+        return None
+
+    async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
+        assert self._forwarder is not None  # noqa: S101 - made before the pipeline starts
+        return await self._forwarder.forward(rows)
+
+    async def stop(self) -> None:
+        """Claim no more, let what is on its way be confirmed and settled, and disconnect what we have connected."""
+        pipeline, outage, self._pipeline, self._outage = self._pipeline, self._outage, None, None
+        self._unsubscribe()
+        if pipeline is not None:
+            # Nothing is confirmed while the broker is down, so there is nothing to wait for.
+            await pipeline.stop(0.0 if outage is not None and outage.lasts else self._broker.config.graceful_timeout)
+        if outage is not None:
+            await outage.stop()
+        await self._target.stop()
+        if self._owns_broker:
+            self._owns_broker = False
+            await self._broker.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is claimed, because the broker is down."""
+        return self._outage is not None and self._outage.lasts
+
+    @property
+    def pause_reason(self) -> Exception | None:
+        """What the broker, or the way there, failed with, while nothing is claimed because of it."""
+        return None if self._outage is None else self._outage.reason
+
+    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
+        """Ask the broker that rows go to for a sign of life."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._target.alive()
+        except Exception:  # noqa: BLE001 - whatever it is, that is no answer
+            return False
+
+    @property
+    def alive(self) -> bool:
+        """Whether every loop is running; a relay that waits for its broker is alive."""
+        if self._pipeline is None or self._outage is None:
+            return False
+        just_begun = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS
+        return (self._pipeline.alive or just_begun) and self._outage.alive

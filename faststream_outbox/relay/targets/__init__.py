@@ -1,0 +1,38 @@
+"""The brokers that a relay sends to, each with its own words for a destination and its own way to confirm."""
+
+from typing import Any
+
+from faststream_outbox.relay.targets.base import OutageError, RefusedError, Target
+
+__all__ = ["OutageError", "RefusedError", "Target", "make_target"]
+
+
+def make_target(broker: Any) -> Target:
+    """Find out what to do with a broker, without importing those that are not here."""
+    if isinstance(broker, Target):
+        return broker
+    for base in type(broker).__mro__:
+        match base.__module__.partition(".broker")[0], base.__name__:
+            case "faststream.kafka", "KafkaBroker":
+                from faststream_outbox.relay.targets.kafka import KafkaTarget  # noqa: PLC0415 - an optional dependency
+
+                return KafkaTarget(broker)
+            case "faststream.confluent", "KafkaBroker":
+                from faststream_outbox.relay.targets.confluent import ConfluentTarget  # noqa: PLC0415 - same
+
+                return ConfluentTarget(broker)
+            case "faststream.rabbit", "RabbitBroker":
+                from faststream_outbox.relay.targets.rabbit import RabbitTarget  # noqa: PLC0415 - same
+
+                return RabbitTarget(broker)
+            case "faststream.nats", "NatsBroker":
+                from faststream_outbox.relay.targets.nats import NatsTarget  # noqa: PLC0415 - same
+
+                return NatsTarget(broker)
+            case "faststream.redis", "RedisBroker":
+                from faststream_outbox.relay.targets.redis import RedisTarget  # noqa: PLC0415 - same
+
+                return RedisTarget(broker)
+    raise TypeError(
+        f"A relay sends to a KafkaBroker, RabbitBroker, NatsBroker or RedisBroker, not {type(broker).__name__}."
+    )

@@ -1,0 +1,65 @@
+"""RabbitMQ, through aio-pika."""
+
+from typing import Any
+
+from aio_pika.exceptions import AMQPError, DeliveryError, MessageProcessError
+from aiormq.exceptions import ChannelNotFoundEntity, PublishError
+from faststream.rabbit import RabbitBroker, RabbitExchange
+from faststream.rabbit.response import RabbitPublishCommand
+from faststream.response.publish_type import PublishType
+from pamqp.commands import Basic
+
+from faststream_outbox.relay.outgoing import Outgoing
+from faststream_outbox.relay.targets.base import OutageError, RefusedError
+from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
+
+
+class RabbitTarget(OneByOneTarget):
+    """A queue, by its name; or an exchange and a routing key: `exchange/key`. Each message is confirmed."""
+
+    broker: RabbitBroker
+
+    def check(self, destination: str) -> None:
+        """Refuse what has no routing key and no exchange."""
+        if destination == "/":
+            raise ValueError("A destination of RabbitMQ is a queue, or exchange/routing-key.")
+
+    async def alive(self) -> bool:
+        """Open a channel, and close it."""
+        await self.start()
+        connection: Any = self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
+        await connection.connected.wait()
+        channel = await connection.channel()
+        await channel.close()
+        return True
+
+    async def send(self, message: Outgoing) -> None:
+        """Publish; a message that reaches no queue comes back, and is refused."""
+        exchange, slash, key = message.destination.partition("/")
+        headers: dict[str, Any] = dict(message.headers)
+        command = RabbitPublishCommand(
+            message.payload,
+            routing_key=key if slash else message.destination,
+            exchange=RabbitExchange(exchange, declare=False) if slash and exchange else None,
+            mandatory=True,
+            headers=headers,
+            content_type=headers.pop("content-type", None),
+            correlation_id=message.correlation_id,
+            message_id=message.message_id,
+            persist=True,
+            _publish_type=PublishType.PUBLISH,
+        )
+        confirmation = await self.producer.publish(command)
+        # A message that no queue wants comes back before it is confirmed, and that is no error to the client.
+        if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
+            raise RefusedError(f"No queue is bound for {message.destination!r}: the message was returned.")
+
+    def translate(self, error: Exception) -> Exception:
+        """Tell outages and refusals from the rest."""
+        if isinstance(error, RefusedError):
+            return error
+        if isinstance(error, PublishError | DeliveryError | MessageProcessError | ChannelNotFoundEntity):
+            return RefusedError(f"{type(error).__name__}: {error}")
+        if isinstance(error, AMQPError | OSError | RuntimeError):
+            return OutageError(f"{type(error).__name__}: {error}")
+        return error

@@ -1,0 +1,155 @@
+"""Settings from a file, from the environment and from the command line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faststream_outbox import AdvisoryLocks, HashShards, HeadLease
+from faststream_outbox.cli.brokers import make_broker
+from faststream_outbox.cli.dsn import database_url
+from faststream_outbox.cli.errors import UsageError
+from faststream_outbox.cli.logs import LOGGER
+from faststream_outbox.cli.outbox import make_engine, make_ordering, make_outbox
+from faststream_outbox.cli.program import make_relay
+from faststream_outbox.cli.settings import RelaySettings, To, make_settings
+from faststream_outbox.metrics import ignore
+from faststream_outbox.storage.ordering import Ordering
+from tests.broker.brokers import until_empty
+from tests.cli.programs import relaying
+from tests.cli.rows import in_order, publish
+from tests.cli.world import World
+
+
+async def test_a_file_and_the_command_line(world: World) -> None:
+    file = world.folder / "relay.toml"
+    file.write_text(
+        f"""
+        dsn = "env:SHOP_DATABASE"
+        source = "shop"
+        ordering = "advisory-locks"
+        on-dead = "park"
+        dlq_table = "outbox_dlq"
+        cloudevents = true
+        log_level = "error"
+
+        [to]
+        url = "{world.redis.url}"
+        options = {{ health_check_interval = 10 }}
+
+        [routes]
+        orders = "not-this-one"
+        events = "header:where|{world.stream.name}"
+        """
+    )
+    await publish(world.outbox, range(50))
+    await publish(world.outbox, range(50, 60), queue="events", where=f"stream:{world.stream.name}")
+    await publish(world.outbox, range(60, 70), queue="events")
+    given = ("--config", str(file), "--route", f"orders={world.stream.name}", "--log-level", "info")
+    with relaying(*given, folder=world.folder, SHOP_DATABASE=world.database.dsn) as program:
+        numbers = await world.stream.numbers(70)
+        await until_empty(world.outbox)
+        assert await program.stop() == 0, program.said
+        # INFO is heard, so the command line came first.
+        assert program.lines("relay_stopped")
+    assert sorted(numbers) == list(range(70))
+    assert in_order(numbers[:50])
+    headers = [headers for _, headers in await world.stream.messages()]
+    assert {each["outbox_source"] for each in headers} == {each["ce_source"] for each in headers} == {"shop"}
+
+
+def test_the_file_gives_way_to_the_command_line(tmp_path: Path) -> None:
+    text = "table = 'one'\nschema = 'shop'\nlease-ttl = 5\n[routes]\na = 'c'\nd = 'e'"
+    settings = make_settings(
+        {"dsn": "postgresql://h/d", "to": "redis://h", "table": "two", "schema": None, "routes": {"a": "b"}},
+        written(tmp_path, text),
+    )
+    assert (settings.table, settings.schema, settings.lease_ttl) == ("two", "shop", 5)
+    assert settings.routes == {"a": "b", "d": "e"}
+
+
+def test_secrets_are_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER", "kafka://h:9092")
+    monkeypatch.setenv("KAFKA_PASSWORD", "top-secret")
+    text = """
+    dsn = "postgresql://h/d"
+    routes = { a = "b" }
+    [to]
+    url = "env:BROKER"
+    security = { mechanism = "scram-sha-512", username = "relay", password = "env:KAFKA_PASSWORD" }
+    """
+    settings = make_settings({}, written(tmp_path, text))
+    assert settings.to.url == "kafka://h:9092"
+    assert settings.to.security["password"] == "top-secret"  # noqa: S105 - of nothing
+    assert "top-secret" not in repr(settings)
+
+
+def test_the_servers_and_options_of_kafka() -> None:
+    broker = make_broker(To(url="kafka://a:1,b:2?client_id=relay&linger_ms=5"), LOGGER)
+    told = broker._connection_kwargs
+    assert told["bootstrap_servers"] == ["a:1", "b:2"]
+    assert (told["client_id"], told["linger_ms"], told["enable_idempotence"]) == ("relay", 5, True)
+
+
+def test_the_security_of_kafka() -> None:
+    security = {"mechanism": "scram-sha-256", "username": "relay", "password": "top-secret", "tls": True}
+    told = make_broker(To(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
+    assert (told["security_protocol"], told["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (told["sasl_plain_username"], told["sasl_plain_password"]) == ("relay", "top-secret")
+    told = make_broker(
+        To(url="kafka+confluent://a:1", security=security | {"ca_file": "/ca.pem"}), LOGGER
+    ).config.broker_config.connection_config.producer_config
+    assert (told["security.protocol"], told["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-256")
+    assert (told["ssl.ca.location"], told["enable.idempotence"]) == ("/ca.pem", True)
+
+
+def test_a_mechanism_that_a_client_does_not_know() -> None:
+    security = {"mechanism": "scram-sha-256", "username": "relay", "password": "top-secret"}
+    with pytest.raises(UsageError, match="is Kafka's"):
+        make_broker(To(url="amqp://h", security=security), LOGGER)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "url"),
+    [
+        ("postgresql://u@h/d?sslmode=require", "postgresql+asyncpg://u@h/d?ssl=require"),
+        ("postgres://u@h/d", "postgresql+asyncpg://u@h/d"),
+        ("postgresql+psycopg://u@h/d?sslmode=require", "postgresql+psycopg://u@h/d?sslmode=require"),
+    ],
+)
+def test_a_dsn(dsn: str, url: str) -> None:
+    assert str(database_url(dsn)) == url
+
+
+def settings(**given: object) -> RelaySettings:
+    return make_settings({"dsn": "postgresql://h/d", "to": "redis://h", "routes": {"a": "b"}, **given}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "ordering"),
+    [("head-lease", HeadLease()), ("advisory-locks", AdvisoryLocks()), ("hash-shards", HashShards(count=8))],
+)
+def test_the_ordering(name: str, ordering: Ordering) -> None:
+    assert make_ordering(settings(ordering=name, shards=8)) == ordering
+
+
+def test_the_tables() -> None:
+    given = settings(table="mail", schema="shop", dlq_table="dead", ordering="hash-shards", shards_table="shares")
+    outbox = make_outbox(given, make_engine(given), ignore)
+    assert set(outbox.client.table.metadata.tables) == {"shop.mail", "shop.dead", "shop.shares"}  # type: ignore[attr-defined]  # of Postgres
+
+
+def test_the_relay() -> None:
+    given = settings(source="shop", on_dead="park", lease_ttl=7, cloudevents=True, graceful_timeout=3)
+    outbox = make_outbox(given, make_engine(given), ignore)
+    relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
+    assert outbox.config.broker_config.graceful_timeout == 3
+    assert relay._source == "shop"
+    assert relay._extra is not None
+    assert (relay._options.on_dead, relay._options.lease_seconds) == ("park", 7)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "relay.toml"
+    file.write_text(text)
+    return file

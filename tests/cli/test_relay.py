@@ -1,0 +1,62 @@
+"""Rows relayed by the program."""
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.broker.brokers import until_empty
+from tests.cli.programs import password_of, relaying
+from tests.cli.rows import in_order, publish
+from tests.cli.world import World
+
+
+async def test_rows_arrive_in_the_order_of_their_keys(world: World) -> None:
+    await publish(world.outbox, range(300))
+    database = ("--dsn", world.database.dsn, "--dlq-table", "outbox_dlq")
+    with relaying(*database, *world.route, folder=world.folder) as program:
+        numbers = await world.stream.numbers(300)
+        await until_empty(world.outbox)
+        assert await program.stop() == 0, program.said
+        assert [line["relayed"] for line in program.lines("relay_stopped")] == [300]
+        assert password_of(world.database) not in program.said
+        assert "no_dead_letters" not in program.said
+    assert sorted(numbers) == list(range(300))
+    assert in_order(numbers)
+
+
+async def test_a_signal_drains(world: World) -> None:
+    for start in range(0, 20_000, 5000):
+        await publish(world.outbox, range(start, start + 5000))
+    with world.relaying() as program:
+        await world.stream.numbers(1)
+        assert await program.stop(signal.SIGINT) == 0, program.said
+    left = await world.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
+    sent = [int(body) for body, _ in await world.stream.messages()]
+    # What was sent is gone, what was not is free for others; nothing is lost, and nothing comes twice.
+    assert sorted([*sent, *(int(str(number)) for number, _ in left)]) == list(range(20_000))
+    assert left
+    assert {token for _, token in left} == {None}
+    assert in_order(sent)
+
+
+@pytest.mark.parametrize("ordering", ["head-lease", "advisory-locks", "hash-shards"])
+async def test_two_processes_share_the_work(world: World, ordering: str) -> None:
+    with (
+        world.relaying("--ordering", ordering, name="one") as one,
+        world.relaying("--ordering", ordering, name="two") as two,
+    ):
+        published = 0
+        shares = [0, 0]
+        async with asyncio.timeout(120):
+            while not all(shares):  # one may be slow to start
+                await publish(world.outbox, range(published, published + 200))
+                published += 200
+                numbers = await world.stream.numbers(published)
+                await until_empty(world.outbox)
+                shares = [(await each.until("/status", 200))["relayed"] for each in (one, two)]
+        assert sum(shares) == published
+        for each in (one, two):
+            assert await each.stop() == 0, each.said
+    assert sorted(numbers) == list(range(published))
+    assert in_order(numbers)

@@ -1,0 +1,84 @@
+"""Every row arrives, in the order of its key, while relays, Postgres and the server that they send to are killed."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from faststream_outbox.embedded import Database
+from faststream_outbox.embedded.database import DSN_VARIABLE
+from tests.order.settings import STRATEGIES
+from tests.relay.storm.round import run_storm
+from tests.relay.storm.settings import CALM, PLACES, StormSettings
+from tests.servers.plugin import Servers
+from tests.servers.server import Server
+from tests.soak import __main__ as command
+from tests.soak.database import Restart, own_database
+from tests.soak.round import Result
+from tests.soak.settings import Settings
+
+SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
+STORM_SECONDS, CALM_SECONDS = 12.0, 3.0
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[tuple[Database, Restart | None]]:
+    """A Postgres to crash, unless another was named."""
+    with own_database(os.environ.get(DSN_VARIABLE)) as database_and_restart:
+        yield database_and_restart
+
+
+@pytest.fixture
+async def server(to: str, servers: Servers, request: pytest.FixtureRequest) -> Server:
+    return await servers.up(PLACES[to].server, request)
+
+
+@pytest.mark.parametrize("to", PLACES)
+def test_nothing_is_lost_and_keys_keep_their_order(
+    mortal: tuple[Database, Restart | None], server: Server, to: str
+) -> None:
+    database, restart = mortal
+    strategy = random.Random(f"{SEED}/{to}").choice(STRATEGIES)
+    print(f"OUTBOX_SOAK_SEED={SEED}, {strategy}")  # noqa: T201 - to repeat the run
+    settings = StormSettings(database.url("asyncpg"), Path(), SEED, until=0.0, to=to, strategy=strategy)
+    result = run_storm(settings, database, STORM_SECONDS, server, restart=restart)
+    assert result.violations == [], result.stories
+    # And it was no idle run.
+    counts, faults = result.counts, result.faults
+    print(dict(counts), dict(faults))  # noqa: T201 - how much arrived again, and how late
+    assert counts["messages arrived"] >= 200
+    assert counts["rollbacks"] >= 3
+    assert faults["workers killed"] + faults["producers killed"] >= 2
+    assert faults["workers paused"] + faults["producers paused"] >= 1
+    assert faults["connections terminated"] >= 2
+    assert sum(faults[f"target {how}"] for how in ("killed", "stopped", "paused")) >= 1
+
+
+@pytest.mark.parametrize("to", PLACES)
+def test_nothing_comes_again_when_nothing_goes_wrong(outbox_postgres: Database, server: Server, to: str) -> None:
+    url = outbox_postgres.url("asyncpg")
+    # Nobody dies, so nobody has to wait for a lease, and a busy machine has time to renew it.
+    settings = StormSettings(url, Path(), SEED, until=0.0, to=to, faults=CALM, lease_seconds=30.0, slow=0.0)
+    result = run_storm(settings, outbox_postgres, CALM_SECONDS, server)
+    assert result.violations == [], result.stories
+    assert result.counts["messages arrived"] >= 50
+
+
+@pytest.mark.parametrize("to", PLACES)
+def test_the_command_takes_a_server(outbox_postgres_server: Database, monkeypatch: pytest.MonkeyPatch, to: str) -> None:
+    asked = []
+
+    def storm_of_its_own(settings: Settings, *_: object, **__: object) -> Result:
+        asked.append(settings)
+        return Result(settings.seed, [], Counter(), Counter(), 0.1, {})
+
+    monkeypatch.setattr(command, "storms", lambda _: nullcontext(storm_of_its_own))
+    arguments = ["--relay", to, "--seconds", "1", "--seed", "41", "--processes", "3"]
+    assert command.main([*arguments, "--dsn", outbox_postgres_server.dsn]) == command.PASSED
+    [settings] = asked
+    assert isinstance(settings, StormSettings)
+    assert (settings.to, settings.seed, settings.workers, settings.producers) == (to, 41, 2, 1)

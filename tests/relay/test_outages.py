@@ -1,0 +1,125 @@
+"""What a relay does while the broker is down, silent, or not yet there: it waits, and nobody's attempts are burnt."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from faststream_outbox import OutboxBroker
+from faststream_outbox.relay import Relay
+from faststream_outbox.relay.targets.base import Target
+from tests.backends import PostgresBackend
+from tests.broker.brokers import Records, broker_on, until, until_empty
+from tests.relay.places import (
+    ConfluentPlace,
+    Inbox,
+    KafkaPlace,
+    NatsStream,
+    Place,
+    RabbitQueuePlace,
+    RedisList,
+    RedisStream,
+)
+
+KEEPING = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
+every_server = pytest.mark.parametrize("place", KEEPING, indirect=True, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a broker for silent soon."""
+    monkeypatch.setattr(Target, "patience", 2.0)
+
+
+async def publish(broker: OutboxBroker, postgres: PostgresBackend, numbers: range) -> None:
+    """Publish numbers of ten keys, and every eleventh without one."""
+    async with postgres.transaction() as session:
+        for number in numbers:
+            key = None if number % 11 == 10 else f"k{number % 11}"
+            await broker.publish(b"%d" % number, queue="q", key=key, session=session)
+
+
+def first_of_each(inbox: Inbox) -> dict[str, list[int]]:
+    """Tell the order of a key's first arrivals: a row may come twice."""
+    return {key: [int(body) for body in dict.fromkeys(bodies)] for key, bodies in inbox.by_key.items() if key}
+
+
+def expected(numbers: range) -> dict[str, list[int]]:
+    return {f"k{k}": [n for n in numbers if n % 11 == k] for k in range(10)}
+
+
+@asynccontextmanager
+async def relaying(broker: OutboxBroker, place: Place) -> AsyncIterator[Relay]:
+    relay = Relay(broker, to=place.broker(), routes={"q": place.destination})
+    async with relay:
+        yield relay
+
+
+@every_server
+@pytest.mark.parametrize("fault", ["killed", "silent"])
+async def test_rows_wait_for_a_broker_that_is_gone(postgres: PostgresBackend, place: Place, fault: str) -> None:
+    records = Records()
+    broker = broker_on(postgres, records)
+    await publish(broker, postgres, range(110))
+    async with relaying(broker, place) as relay:
+        await until_empty(postgres)
+        if fault == "killed":
+            await place.running.kill()
+        else:
+            place.running.pause()
+        await publish(broker, postgres, range(110, 220))
+        await until(lambda: relay.paused)
+        await publish(broker, postgres, range(220, 330))
+        rows = await postgres.rows()
+        assert {row.attempts_count for row in rows} == {0}
+        assert len([row for row in rows if row.id > 220 and row.acquired_token is None]) == 110
+        assert relay.alive
+        await place.running.start()
+        await until(lambda: not relay.paused)
+        async with asyncio.timeout(60):
+            await until_empty(postgres)
+    async with place.listening() as inbox:
+        await inbox.until(330)
+    assert {int(body) for body in inbox.bodies} == set(range(330))
+    assert first_of_each(inbox) == expected(range(330))
+    assert await postgres.dead_letters() == []
+    assert records.named("relay_paused")
+    assert records.named("relay_resumed")
+    assert records.named("retry_scheduled") == []
+
+
+@every_server
+async def test_a_broker_may_come_after_the_relay(postgres: PostgresBackend, place: Place) -> None:
+    broker = broker_on(postgres)
+    await publish(broker, postgres, range(110))
+    await place.running.kill()
+    async with relaying(broker, place) as relay:
+        await until(lambda: relay.paused)
+        assert len(await postgres.rows()) == 110
+        await place.running.start()
+        async with asyncio.timeout(60):
+            await until_empty(postgres)
+    async with place.listening() as inbox:
+        await inbox.until(110)
+    assert first_of_each(inbox) == expected(range(110))
+
+
+@pytest.mark.parametrize("place", [KafkaPlace, ConfluentPlace, RedisList], indirect=True)
+async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, place: Place) -> None:
+    broker = broker_on(postgres)
+    async with relaying(broker, place) as relay:
+        place.running.pause()
+        await publish(broker, postgres, range(110))
+        await until(lambda: relay.paused)
+        async with asyncio.timeout(14):
+            await relay.stop()
+    rows = await postgres.rows()
+    assert len(rows) == 110
+    assert {row.attempts_count for row in rows} == {0}
+    await place.running.start()
+    async with relaying(broker, place):
+        await until_empty(postgres)
+    async with place.listening() as inbox:
+        await inbox.until(110)
+    assert first_of_each(inbox) == expected(range(110))

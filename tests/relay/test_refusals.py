@@ -1,0 +1,140 @@
+"""What becomes of a message that the broker will not take: its key waits or goes on without it, and no other does."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from faststream_outbox import OutboxBroker
+from faststream_outbox.relay import Relay, by_header
+from tests.backends import PostgresBackend
+from tests.broker.brokers import Records, broker_on, until_empty
+from tests.relay.memory import Memory
+from tests.relay.places import (
+    PARTITIONS,
+    ConfluentPlace,
+    KafkaPlace,
+    NatsStream,
+    Place,
+    RabbitQueuePlace,
+    RedisStream,
+)
+
+KINDS = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
+every_server = pytest.mark.parametrize("place", KINDS, indirect=True, ids=lambda kind: kind.__name__)
+both_kafkas = pytest.mark.parametrize("place", KINDS[:2], indirect=True, ids=lambda kind: kind.__name__)
+
+
+async def publish(broker: OutboxBroker, postgres: PostgresBackend, numbers: range, *, bad: set[int], to: Place) -> None:
+    """Publish numbers of ten keys; the bad ones go to a place that does not exist."""
+    async with postgres.transaction() as session:
+        for number in numbers:
+            where = f"{to.destination}-missing" if number in bad else to.destination
+            headers = {"where": where}
+            await broker.publish(b"%d" % number, queue="q", key=f"k{number % 10}", headers=headers, session=session)
+
+
+async def spoil(place: Place) -> None:
+    """Have nothing arrive at the missing place: most brokers know of none, and Redis has something else there."""
+    if isinstance(place, RedisStream):
+        client = redis.asyncio.from_url(place.running.url)
+        await client.set(f"{place.name}-missing", "no stream")
+        await client.aclose()
+
+
+async def until_rows(postgres: PostgresBackend, count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(await postgres.rows()) != count:
+            await asyncio.sleep(0.05)
+
+
+async def dead_bodies(postgres: PostgresBackend) -> list[bytes]:
+    return [dead.payload for dead in await postgres.dead_letters()]
+
+
+@every_server
+async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresBackend, place: Place) -> None:
+    await spoil(place)
+    broker = broker_on(postgres)
+    await publish(broker, postgres, range(60), bad={23}, to=place)
+    async with place.listening() as inbox, Relay(broker, to=place.broker(), routes={"q": by_header("where")}):
+        await inbox.until(59)
+        await until_empty(postgres)
+    assert await dead_bodies(postgres) == [b"23"]
+    [dead] = await postgres.dead_letters()
+    assert dead.failure_reason == "rejected"
+    assert dead.last_exception
+    assert inbox.by_key == {f"k{k}": [b"%d" % n for n in range(k, 60, 10) if n != 23] for k in range(10)}
+
+
+@every_server
+async def test_a_refused_message_may_park_its_key(postgres: PostgresBackend, place: Place) -> None:
+    await spoil(place)
+    broker = broker_on(postgres)
+    await publish(broker, postgres, range(60), bad={23}, to=place)
+    relay = Relay(broker, to=place.broker(), routes={"q": by_header("where")}, on_dead="park")
+    async with place.listening() as inbox, relay:
+        await inbox.until(56)
+        await until_rows(postgres, 4)
+        async with postgres.transaction() as session:
+            [key] = await broker.fetch_keys(session=session, state="parked")
+            assert (key.key, key.waiting) == ("k3", 3)
+            assert await broker.skip_key(queue="q", key="k3", reason="no such place", session=session)
+        await inbox.until(59)
+        await until_empty(postgres)
+    assert await dead_bodies(postgres) == [b"23"]
+    assert inbox.by_key["k3"] == [b"3", b"13", b"33", b"43", b"53"]
+
+
+@both_kafkas
+@pytest.mark.parametrize("on_dead", ["skip", "park"])
+async def test_who_shares_a_batch_with_one_too_large_arrives(
+    postgres: PostgresBackend, place: KafkaPlace, on_dead: Any
+) -> None:
+    """Kafka refuses batches: the limit of a topic is known to it alone."""
+    place.name += "-small"
+    await place.running.create_topic(place.name, PARTITIONS, max_message_bytes="4000")
+    records = Records()
+    broker = broker_on(postgres, records)
+    async with postgres.transaction() as session:
+        bodies = [b"%d" % n + b" " * (8000 if n == 23 else 200) for n in range(200)]
+        await broker.publish_batch(*bodies, queue="q", keys=[f"k{n % 10}" for n in range(200)], session=session)
+        await broker.publish_batch(*(b"%d" % n for n in range(200, 300)), queue="q", session=session)
+    relay = Relay(broker, to=place.broker(), routes={"q": place.name}, on_dead=on_dead)
+    async with place.listening() as inbox, relay:
+        if on_dead == "park":
+            await until_rows(postgres, 18)  # the refused one, and those behind it
+        else:
+            await until_empty(postgres)
+        await inbox.until(282 if on_dead == "park" else 299)
+    arrived = [int(body) for body in inbox.bodies]
+    assert sorted(arrived) == sorted(set(arrived))
+    assert 23 not in arrived
+    for k in range(10):
+        numbers = [int(body) for body in inbox.by_key[f"k{k}"]]
+        if k == 3:
+            assert numbers == ([3, 13] if on_dead == "park" else [n for n in range(3, 200, 10) if n != 23])
+        else:
+            assert numbers == list(range(k, 200, 10))
+    assert records.named("relay_paused") == []
+
+
+async def test_a_row_without_a_destination_is_refused(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        await broker.publish(b"1", queue="q", key="a", session=session)
+        await broker.publish(b"2", queue="q", key="a", headers={"where": "there"}, session=session)
+        await broker.publish(b"3", queue="r", key="a", session=session)
+    place = Memory()
+
+    def fail(_: object) -> str:
+        raise LookupError("nowhere")
+
+    async with Relay(broker, to=place, routes={"q": by_header("where"), "r": fail}):
+        await until_empty(postgres)
+    assert sorted(await dead_bodies(postgres)) == [b"1", b"3"]
+    assert place.sent == [b"2"]
+    assert {str(dead.last_exception).split(":")[0].rpartition(".")[2] for dead in await postgres.dead_letters()} == {
+        "UnroutableError"
+    }

@@ -1,0 +1,1 @@
+"""Servers of other makers, on loopback, which a test may take away and bring back with their data."""

