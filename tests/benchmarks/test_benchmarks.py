@@ -11,6 +11,8 @@ from benchmarks.results import Result, Target, Value, cell
 from benchmarks.scenario import Bench
 from benchmarks.scenarios import SCENARIOS
 from faststream_outbox.embedded import Database
+from tests.servers.kafka import Kafka, KafkaElsewhere
+from tests.servers.plugin import need
 
 
 @pytest.fixture
@@ -30,7 +32,9 @@ def column(results: Iterable[Result], name: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_every_scenario_measures_something(bench: Bench, name: str) -> None:
+async def test_every_scenario_measures_something(bench: Bench, name: str, request: pytest.FixtureRequest) -> None:
+    if name == "relay" and KafkaElsewhere.given() is None:
+        need(Kafka, request)
     results = await SCENARIOS[name].run(bench)
     assert results
     for result in results:
