@@ -102,9 +102,11 @@ class Forwarder:
 
     def _make(self, row: OutboxRow) -> Outgoing | Exception:
         try:
-            return make_outgoing(row, self._routes.destination(row), source=self._source, extra=self._extra)
-        except UnroutableError as error:
-            return error
+            destination = self._routes.destination(row)
+            self._target.check(destination)
+        except (UnroutableError, ValueError) as error:
+            return error if isinstance(error, UnroutableError) else UnroutableError(str(error))
+        return make_outgoing(row, destination, source=self._source, extra=self._extra)
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
         match error:
