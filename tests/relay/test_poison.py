@@ -22,6 +22,11 @@ MIB = 1024 * 1024
 KEYS = ("a", "b", None)
 
 POISONS: list[Any] = [
+    pytest.param(NatsStream, {"headers": {"a b": "1"}}, id="NatsStream, a header's name"),
+    pytest.param(NatsCore, {"headers": {"ключ": "1"}}, id="NatsCore, a header's name"),
+    pytest.param(NatsStream, {"body": b"x" * (MIB - 60)}, id="NatsStream, too large with its headers"),
+    pytest.param(NatsCore, {"body": b"x" * (MIB - 60)}, id="NatsCore, too large with its headers"),
+    pytest.param(NatsStream, {"where": "x" * 5000}, id="NatsStream, a long subject"),
     pytest.param(KafkaPlace, {"where": "x" * 5000}, id="Kafka, a long topic"),
     pytest.param(ConfluentPlace, {"where": "x" * 5000}, id="Confluent, a long topic"),
 ]

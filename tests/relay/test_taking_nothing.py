@@ -1,0 +1,68 @@
+"""A broker that answers, and takes nothing for a while: that is an outage as well, and nobody's message is dead."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import nats
+import pytest
+
+from faststream_outbox import OutboxBroker
+from faststream_outbox.relay import Relay
+from faststream_outbox.relay.targets.base import Target
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on, until, until_empty
+from tests.relay.places import NatsStream, Place
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a broker for silent soon."""
+    monkeypatch.setattr(Target, "patience", 2.0)
+
+
+@asynccontextmanager
+async def full_stream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = await nats.connect(place.running.url)
+    stream = client.jetstream()
+    limits: dict[str, Any] = {"name": place.name, "subjects": [place.name], "max_msgs": 1, "discard": "new"}
+    await stream.update_stream(**limits)
+    await stream.publish(place.name, b"")
+    yield lambda: stream.update_stream(**{**limits, "max_msgs": 100})
+    await client.close()
+
+
+@asynccontextmanager
+async def no_jetstream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    running = place.running
+    running.keeps_streams = False
+    await running.restart()
+    running.keeps_streams = True
+    yield running.restart
+
+
+ILLS: list[Any] = [
+    pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
+    pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
+]
+
+
+async def publish(broker: OutboxBroker, postgres: PostgresBackend) -> None:
+    async with postgres.transaction() as session:
+        for number in range(30):
+            await broker.publish(b"%d" % number, queue="q", key=("a", "b", None)[number % 3], session=session)
+
+
+@pytest.mark.parametrize(("place", "ill"), ILLS, indirect=["place"])
+async def test_nothing_is_dead_where_nothing_is_taken(postgres: PostgresBackend, place: Place, ill: Any) -> None:
+    broker = broker_on(postgres)
+    async with ill(place) as heal, Relay(broker, to=place.broker(), routes={"q": place.destination}) as relay:
+        await publish(broker, postgres)
+        await until(lambda: relay.paused)
+        await asyncio.sleep(1.0)
+        assert await postgres.dead_letters() == []
+        assert {row.attempts_count for row in await postgres.rows()} == {0}
+        await heal()
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []
