@@ -7,19 +7,42 @@ from typing import Any
 
 import nats
 import pytest
+import redis.asyncio
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, until, until_empty
-from tests.relay.places import NatsStream, Place
+from tests.relay.places import NatsStream, Place, RedisList, RedisStream
 
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a broker for silent soon."""
     monkeypatch.setattr(Target, "patience", 2.0)
+
+
+@asynccontextmanager
+async def redis_with(place: Place, name: str, well: str, ill: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(place.running.url)
+    await client.config_set(name, ill)
+    try:
+        yield lambda: client.config_set(name, well)
+    finally:
+        await client.config_set(name, well)
+        await client.aclose()
+
+
+@asynccontextmanager
+async def redis_as_replica(place: Place) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(place.running.url)
+    await client.slaveof("127.0.0.1", 1)  # where nobody is
+    try:
+        yield client.slaveof
+    finally:
+        await client.slaveof()
+        await client.aclose()
 
 
 @asynccontextmanager
@@ -43,6 +66,12 @@ async def no_jetstream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitabl
 
 
 ILLS: list[Any] = [
+    pytest.param(RedisStream, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis stream, no memory"),
+    pytest.param(RedisList, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis list, no memory"),
+    pytest.param(
+        RedisStream, lambda place: redis_with(place, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
+    ),
+    pytest.param(RedisStream, redis_as_replica, id="Redis, a replica"),
     pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
     pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
 ]
