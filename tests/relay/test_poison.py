@@ -29,6 +29,7 @@ POISONS: list[Any] = [
     pytest.param(NatsStream, {"where": "x" * 5000}, id="NatsStream, a long subject"),
     pytest.param(KafkaPlace, {"where": "x" * 5000}, id="Kafka, a long topic"),
     pytest.param(ConfluentPlace, {"where": "x" * 5000}, id="Confluent, a long topic"),
+    pytest.param(RabbitQueuePlace, {"where": "no-exchange/x"}, id="RabbitMQ, no exchange"),
     pytest.param(RedisStream, {"headers": {"a": "1" * 70_000}}, id="Redis, a long header"),
 ]
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aio_pika
 import nats
 import pytest
 import redis.asyncio
@@ -14,7 +15,7 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, until, until_empty
-from tests.relay.places import NatsStream, Place, RedisList, RedisStream
+from tests.relay.places import NatsStream, Place, RabbitQueuePlace, RedisList, RedisStream
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,24 @@ async def redis_as_replica(place: Place) -> AsyncIterator[Callable[[], Awaitable
 
 
 @asynccontextmanager
+async def full_queue(place: RabbitQueuePlace) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    place.name += "-small"
+    async with await aio_pika.connect(place.running.url) as connection:
+        channel = await connection.channel()
+        arguments: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        queue = await channel.declare_queue(place.name, durable=True, arguments=arguments)
+        await channel.default_exchange.publish(aio_pika.Message(b""), place.name)
+
+        async def consume() -> None:
+            async def take(message: Any) -> None:
+                await message.ack()
+
+            await queue.consume(take)
+
+        yield consume
+
+
+@asynccontextmanager
 async def full_stream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
     client = await nats.connect(place.running.url)
     stream = client.jetstream()
@@ -72,6 +91,7 @@ ILLS: list[Any] = [
         RedisStream, lambda place: redis_with(place, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
     ),
     pytest.param(RedisStream, redis_as_replica, id="Redis, a replica"),
+    pytest.param(RabbitQueuePlace, full_queue, id="RabbitMQ, a full queue"),
     pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
     pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
 ]
