@@ -104,9 +104,11 @@ class Forwarder:
         try:
             destination = self._routes.destination(row)
             self._target.check(destination)
-        except (UnroutableError, ValueError) as error:
-            return error if isinstance(error, UnroutableError) else UnroutableError(str(error))
-        return make_outgoing(row, destination, source=self._source, extra=self._extra)
+            return make_outgoing(row, destination, source=self._source, extra=self._extra)
+        except UnroutableError as error:
+            return error
+        except ValueError as error:  # of the destination, or of headers that are none
+            return RefusedError(str(error))
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
         match error:
