@@ -13,6 +13,8 @@ from faststream_outbox.subscriber.patience import within
 
 # One that is up answers within this time; one that is down must not keep us from starting.
 _SECONDS_TO_CONNECT: Final = 5.0
+# How often it is looked whether a client has given up, which takes it minutes.
+_BETWEEN_LOOKS: Final = 1.0
 # What is sent has been confirmed by now, so there is nothing to wait for.
 _SECONDS_TO_DISCONNECT: Final = 5.0
 
@@ -44,7 +46,7 @@ class Outlets(Loop):
     async def step(self) -> None:
         """Try those that are missing."""
         if not self._missing:
-            await asyncio.Event().wait()  # what is connected stays so by its client
+            await self._until_one_gives_up()
         try:
             failures = await asyncio.gather(*map(self._connect, self._missing))
         finally:
@@ -52,12 +54,21 @@ class Outlets(Loop):
         if errors := [each for each in failures if each is not None]:
             raise ConnectionError("; ".join(errors))
 
+    async def _until_one_gives_up(self) -> None:
+        """Wait for a client that tries no more: what is connected stays so by its client, NATS's for two minutes."""
+        while not (gone := [each for each in self._connected if _has_given_up(each)]):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_BETWEEN_LOOKS)
+        for broker in gone:
+            self._connected.remove(broker)
+            broker._connection = None  # noqa: SLF001 - FastStream would keep it
+        self._missing += gone
+
     async def _connect(self, broker: Any) -> str | None:
         """Connect one; tells why it could not be."""
         try:
             await within(_SECONDS_TO_CONNECT, _prepare(broker))
         except Exception as error:  # noqa: BLE001 - their clients raise anything
-            if broker in self._of_the_app:
+            if broker in self._of_the_app and not broker.running:
                 self._missing.remove(broker)  # it will try itself, and two at once would be one too many
             return f"{type(broker).__name__} is not connected: {describe(error)}"
         self._missing.remove(broker)
@@ -86,6 +97,11 @@ class Outlets(Loop):
                     f"return meanwhile fails and is tried again. Name the outbox first: FastStream(broker, {kind}(…))."
                 )
                 self._monitor.report("outlet_stops_first", message, level=logging.WARNING)
+
+
+def _has_given_up(broker: Any) -> bool:
+    client = broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
+    return type(client).__module__ == "nats.aio.client" and bool(client.is_closed)
 
 
 async def _prepare(broker: Any) -> None:

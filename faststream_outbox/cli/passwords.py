@@ -3,11 +3,15 @@
 import re
 from typing import Final
 
-# What stands between the user and the host of a URL.
-_IN_A_URL: Final = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")
+_HIDDEN: Final = "***"
+# Where a URL has a secret: before the host, where NATS has a token or several servers, and among the options.
+_IN_A_URL: Final = (
+    (re.compile(r"(?<=\bnats://)[^\s/]+@"), f"{_HIDDEN}@"),
+    (re.compile(r"(?<=://)([^\s/:@]*):[^\s/]+@"), rf"\1:{_HIDDEN}@"),
+    (re.compile(r"([?&][^\s=&]*(?:password|secret|token)=)[^\s&]+", re.IGNORECASE), rf"\1{_HIDDEN}"),
+)
 # Shorter ones are found in words that have nothing to do with them.
 _SHORTEST: Final = 8
-_HIDDEN: Final = "***"
 
 _known: set[str] = set()
 
@@ -22,4 +26,6 @@ def hide(text: str) -> str:
     """Replace the passwords of a text."""
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
-    return _IN_A_URL.sub(rf"\1:{_HIDDEN}@", text)
+    for place, hidden in _IN_A_URL:
+        text = place.sub(hidden, text)
+    return text

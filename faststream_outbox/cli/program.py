@@ -57,8 +57,6 @@ class Program:
                 server = await serve(Health(self.status, self.outbox, self.relay), self.settings.health)
                 stack.push_async_callback(server.stop)
                 LOGGER.info("Health is told at port %s.", server.port, extra={"event": "health_served"})
-            await check_tables(self.outbox)
-            self._warn()
             stack.push_async_callback(self.relay.stop)
             if not await self._start(stop):
                 return 0
@@ -68,22 +66,27 @@ class Program:
         return 1 if self.figures.cut_short else 0
 
     async def _start(self, stop: asyncio.Event) -> bool:
-        """Start the relay, unless we are stopped first: a broker may take long to answer."""
-        starting, stopping = asyncio.create_task(self.relay.start()), asyncio.create_task(stop.wait())
+        """Start the relay, unless we are stopped first: the database and the broker may take long to answer."""
+        starting, stopping = asyncio.create_task(self._check_and_start()), asyncio.create_task(stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not starting.done():
             starting.cancel()
             await asyncio.wait([starting])
             return False
-        try:
-            await starting
-        except Exception as error:
-            raise ProgramError(f"The relay cannot be started: {in_words(error)}") from error
+        await starting
         self.status.phase = "running"
         queues = ", ".join(self.settings.routes)
         LOGGER.info("Relaying %s to %s.", queues, self.status.to, extra={"event": "relay_started"})
         return True
+
+    async def _check_and_start(self) -> None:
+        await check_tables(self.outbox)
+        self._warn()
+        try:
+            await self.relay.start()
+        except Exception as error:
+            raise ProgramError(f"The relay cannot be started: {in_words(error)}") from error
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:

@@ -102,9 +102,13 @@ class Forwarder:
 
     def _make(self, row: OutboxRow) -> Outgoing | Exception:
         try:
-            return make_outgoing(row, self._routes.destination(row), source=self._source, extra=self._extra)
+            destination = self._routes.destination(row)
+            self._target.check(destination)
+            return make_outgoing(row, destination, source=self._source, extra=self._extra)
         except UnroutableError as error:
             return error
+        except ValueError as error:  # of the destination, or of headers that are none
+            return RefusedError(str(error))
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
         match error:

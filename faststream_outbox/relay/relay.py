@@ -1,6 +1,7 @@
 """What a user holds: a relay from the queues of an outbox to another broker."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
@@ -17,9 +18,11 @@ from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrateg
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
+from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
 from faststream_outbox.subscriber.handling import Handled
 from faststream_outbox.subscriber.monitor import BrokerMonitor
+from faststream_outbox.subscriber.patience import within
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.subscriber.verdicts import Judge
 
@@ -29,6 +32,8 @@ _CLAIMED_AT_ONCE: Final = 500
 _SENT_AT_ONCE: Final = 100
 # For so long a start waits for the broker; then it is taken to be down.
 _CONNECT_SECONDS: Final = 10.0
+# What was sent is confirmed by then, or will be sent again.
+_DISCONNECT_SECONDS: Final = 10.0
 # For so long a relay that has claimed nothing yet is taken to be well.
 _FIRST_CLAIM_SECONDS: Final = 30.0
 # So many keys are on their way at once: what they have makes batches that are worth a round trip.
@@ -91,6 +96,7 @@ class Relay:
             ordering=check_ordering(ordering),
             on_dead=on_dead,
         )
+        self._monitor = BrokerMonitor(broker.config.broker_config, "relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
         self._forwarder: Forwarder | None = None
@@ -106,7 +112,7 @@ class Relay:
         await self._broker.connect()
         failure = await self._connect_target()
         config = self._broker.config.broker_config
-        monitor = BrokerMonitor(config, "relay", self._routes.queues)
+        monitor = self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
@@ -158,10 +164,18 @@ class Relay:
             await pipeline.stop(0.0 if outage is not None and outage.lasts else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
-        await self._target.stop()
+        await self._disconnect_target()
         if self._owns_broker:
             self._owns_broker = False
             await self._broker.stop()
+
+    async def _disconnect_target(self) -> None:
+        """Disconnect from the other broker; that it is down, or silent, is no reason not to stop."""
+        try:
+            await within(_DISCONNECT_SECONDS, self._target.stop())
+        except Exception as error:  # noqa: BLE001 - nothing depends on it any more
+            message = f"The broker could not be disconnected: {describe(error)}"
+            self._monitor.report("relay_not_closed", message, level=logging.WARNING, error=error)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,7 +1,11 @@
-"""A drain that takes too long for somebody."""
+"""A drain, or a start, that takes too long for somebody."""
 
+import asyncio
 import signal
+import socket
+from pathlib import Path
 
+from tests.cli.programs import relaying
 from tests.cli.rows import publish
 from tests.cli.world import World
 
@@ -18,3 +22,12 @@ async def test_a_second_signal_ends_it_at_once(world: World) -> None:
         assert await program.stop(signal.SIGTERM) == -signal.SIGTERM, program.said
         assert program.lines("relay_stopped") == []
     world.redis.resume()
+
+
+async def test_a_first_signal_is_enough_while_the_database_is_silent(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dsn = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
+        with relaying("--to", "redis://127.0.0.1:1", "--route", "q=s", folder=tmp_path, OUTBOX_DSN=dsn) as program:
+            await program.heard("health_served")
+            async with asyncio.timeout(15):
+                assert await program.stop() == 0, program.said

@@ -8,7 +8,7 @@ from faststream.rabbit import RabbitExchange, RabbitQueue
 
 from faststream_outbox import ConstantRetry, OutboxBroker
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until_empty
+from tests.broker.brokers import broker_on, publish, started, until, until_empty
 from tests.inapp.places import KEEPING, Decorator, Place
 
 PATIENT = ConstantRetry(delay_seconds=0.2, max_attempts=None)
@@ -111,3 +111,25 @@ async def test_a_message_that_the_broker_refuses_ends_as_the_retry_strategy_says
     assert (dead.attempts_count, "MessageSizeTooLargeError" in (dead.last_exception or "")) == (2, True)
     [message] = await place.received(1)
     assert await message.decode() == "xxx"
+
+
+@pytest.mark.parametrize("place", ["nats"], indirect=True)
+async def test_a_client_that_gave_up_is_connected_anew(postgres: PostgresBackend, place: Place) -> None:
+    broker = broker_on(postgres)
+    nats = place.broker(max_reconnect_attempts=1, reconnect_time_wait=0)
+
+    @place.publisher(nats)
+    @broker.subscriber("q", retry_strategy=PATIENT)
+    async def handle(body: int) -> int:
+        return body
+
+    async with started(broker):
+        client = nats._connection
+        await place.server.stop()
+        await until(lambda: client.is_closed)
+        await publish(broker, postgres, 1)
+        await until_each_row_has_failed(postgres, 1)
+        await place.server.start()
+        async with place.listening() as messages:
+            await until_empty(postgres)
+            assert await (await messages.get()).decode() == 1

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from faststream.nats import NatsBroker
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
@@ -18,7 +20,6 @@ from tests.relay.places import (
     NatsStream,
     Place,
     RabbitQueuePlace,
-    RedisList,
     RedisStream,
 )
 
@@ -105,11 +106,15 @@ async def test_a_broker_may_come_after_the_relay(postgres: PostgresBackend, plac
     assert first_of_each(inbox) == expected(range(110))
 
 
-@pytest.mark.parametrize("place", [KafkaPlace, ConfluentPlace, RedisList], indirect=True)
-async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, place: Place) -> None:
+@every_server
+@pytest.mark.parametrize("fault", ["killed", "silent"])
+async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, place: Place, fault: str) -> None:
     broker = broker_on(postgres)
     async with relaying(broker, place) as relay:
-        place.running.pause()
+        if fault == "killed":
+            await place.running.kill()
+        else:
+            place.running.pause()
         await publish(broker, postgres, range(110))
         await until(lambda: relay.paused)
         async with asyncio.timeout(14):
@@ -123,3 +128,22 @@ async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, pl
     async with place.listening() as inbox:
         await inbox.until(110)
     assert first_of_each(inbox) == expected(range(110))
+
+
+@pytest.mark.parametrize("place", [NatsStream], indirect=True)
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+async def test_a_client_may_give_up_and_the_relay_does_not(
+    postgres: PostgresBackend, place: Place, shared: bool
+) -> None:
+    broker = broker_on(postgres)
+    to = NatsBroker(place.running.url, logger=None, max_reconnect_attempts=1, reconnect_time_wait=0)
+    if shared:
+        await to.connect()
+    async with Relay(broker, to=to, routes={"q": place.destination}) as relay:
+        client: Any = to._connection
+        await place.running.kill()
+        await publish(broker, postgres, range(22))
+        await until(lambda: relay.paused and client.is_closed)
+        await place.running.start()
+        await until_empty(postgres)
+    await to.stop()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from sqlalchemy import insert
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
@@ -138,3 +139,22 @@ async def test_a_row_without_a_destination_is_refused(postgres: PostgresBackend)
     assert {str(dead.last_exception).split(":")[0].rpartition(".")[2] for dead in await postgres.dead_letters()} == {
         "UnroutableError"
     }
+
+
+async def test_headers_that_are_none_are_refused(postgres: PostgresBackend) -> None:
+    """Whoever inserts by SQL may write any JSON there."""
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        await session.execute(
+            insert(postgres.outbox_table),
+            [
+                {"queue": "q", "payload": b"%d" % number, "entity_key": key, "headers": [1] if number == 1 else None}
+                for number in range(3)
+                for key in ("a", None)
+            ],
+        )
+    place = Memory()
+    async with Relay(broker, to=place, routes={"q": "there"}):
+        await until_empty(postgres)
+    assert sorted(place.sent) == [b"0", b"0", b"2", b"2"]
+    assert await dead_bodies(postgres) == [b"1", b"1"]

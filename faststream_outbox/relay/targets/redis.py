@@ -7,8 +7,16 @@ from typing import Any, Final
 from faststream.redis import RedisBroker
 from faststream.redis.response import RedisPublishCommand
 from faststream.response.publish_type import PublishType
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from faststream_outbox.relay.outgoing import Outgoing
@@ -16,8 +24,13 @@ from faststream_outbox.relay.targets.base import OutageError, RefusedError, Sent
 from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
 
 _KINDS: Final = ("stream", "list", "channel")
-# Answers that say that it is full, loading, or a replica: it will be well again.
-_PASSING: Final = ("OOM", "LOADING", "READONLY", "MASTERDOWN", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF")
+# Answers that say that it is full, a replica, or not to be written to: it will be well again. The client knows some of
+# them by their codes, which it takes away, and leaves those of others.
+_PASSING: Final = (
+    *(OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError, AskError),
+    *(RedisConnectionError, RedisTimeoutError),
+)
+_PASSING_CODES: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 
 
 class RedisTarget(OneByOneTarget):
@@ -57,26 +70,42 @@ class RedisTarget(OneByOneTarget):
     async def _send_together(self, messages: Sequence[Outgoing], *, transaction: bool) -> list[Exception | None]:
         if not messages:
             return []
+        refusals: list[Exception | None] = []
         try:
             async with asyncio.timeout(self.patience), self._client.pipeline(transaction=transaction) as pipeline:
                 for message in messages:
-                    await self.producer.publish(_command(message, pipeline))
-                results = await pipeline.execute(raise_on_error=False)
+                    refusals.append(await self._put(message, pipeline))
+                    if transaction and refusals[-1] is not None:
+                        break  # what is behind it has to wait for it
+                results = iter(await pipeline.execute(raise_on_error=False) if None in refusals else ())
         except TimeoutError:
             return [self.silence(messages[0].destination)] * len(messages)
         except Exception as error:  # noqa: BLE001 - whoever sent it decides
             return [self.translate(error)] * len(messages)
-        return [self.translate(each) if isinstance(each, Exception) else None for each in results]
+        answers = (next(results) if refusal is None else refusal for refusal in refusals)
+        return [self.translate(each) if isinstance(each, Exception) else None for each in answers]
+
+    async def _put(self, message: Outgoing, pipeline: Any) -> RefusedError | None:
+        """Have a message sent with others; one that cannot be written down is refused, and they are not."""
+        try:
+            await self.producer.publish(_command(message, pipeline))
+        except Exception as error:  # noqa: BLE001 - nothing is sent yet, so it is the message
+            return RefusedError(f"{type(error).__name__}: {error}")
+        return None
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
-        if isinstance(error, ResponseError) and not str(error).startswith(_PASSING):
-            if isinstance(error, RedisConnectionError | RedisTimeoutError):
-                return OutageError(f"{type(error).__name__}: {error}")
+        passing = isinstance(error, _PASSING) or _own_words(error).startswith(_PASSING_CODES)
+        if isinstance(error, ResponseError) and not passing:
             return RefusedError(f"{type(error).__name__}: {error}")
         if isinstance(error, RedisError | OSError):
             return OutageError(f"{type(error).__name__}: {error}")
         return error
+
+
+def _own_words(error: Exception) -> str:
+    """Return what Redis has said; the client puts the command before it, if that was one of several."""
+    return str(error).rpartition("of pipeline caused error: ")[2].lstrip("('\"")
 
 
 def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
