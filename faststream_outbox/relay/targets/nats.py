@@ -67,7 +67,14 @@ class NatsTarget(OneByOneTarget):
     async def send(self, message: Outgoing) -> None:
         """Publish; JetStream answers, and of core NATS we wait until the server has it."""
         if not message.destination.startswith(_CORE):
-            await self._answered(self.broker.config.broker_config.js_producer.publish(_command(message, self.patience)))
+            publishing = self.broker.config.broker_config.js_producer.publish(_command(message, self.patience))
+            try:
+                await self._answered(publishing)
+            except NoStreamResponseError:
+                subject = message.destination
+                raise RefusedError(
+                    f"No JetStream stream takes the subject {subject!r}: create one, or route to 'core:{subject}'."
+                ) from None
             return
         async with self._flushed():
             await self.producer.publish(_command(message))
@@ -98,12 +105,14 @@ class NatsTarget(OneByOneTarget):
 
     def translate(self, error: Exception) -> Exception:
         """Tell outages and refusals from the rest."""
-        if isinstance(error, MaxPayloadError | BadSubjectError | NoStreamResponseError):
+        if isinstance(error, MaxPayloadError | BadSubjectError):
             return RefusedError(f"{type(error).__name__}: {error}")
         if isinstance(error, APIError):
             refused = error.code == _REFUSED
             return (RefusedError if refused else OutageError)(str(error))
-        return error if isinstance(error, OutageError) else OutageError(f"{type(error).__name__}: {error}")
+        return (
+            error if isinstance(error, OutageError | RefusedError) else OutageError(f"{type(error).__name__}: {error}")
+        )
 
 
 def _command(message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
