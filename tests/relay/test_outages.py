@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from redis.exceptions import RedisError
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
+from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import Target
+from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until, until_empty
 from tests.relay.places import (
@@ -123,3 +126,21 @@ async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, pl
     async with place.listening() as inbox:
         await inbox.until(110)
     assert first_of_each(inbox) == expected(range(110))
+
+
+@pytest.mark.parametrize("place", [RedisStream], indirect=True)
+async def test_no_connection_outlives_the_redis_it_was_made_to(place: RedisStream) -> None:
+    """One that did would fail when it is used next, and look like another outage."""
+    target = RedisTarget(place.broker())
+    await target.start()
+    message = Outgoing(place.destination, b"1", {}, None, "1", "1")
+    try:
+        await asyncio.gather(*(target.send_each([message]) for _ in range(6)))  # on six connections
+        await place.running.stop()
+        with pytest.raises(RedisError):
+            await target.alive()
+        await place.running.start()
+        assert await target.alive()
+        assert await asyncio.gather(*(target.send_each([message]) for _ in range(6))) == [[None]] * 6
+    finally:
+        await target.stop()
