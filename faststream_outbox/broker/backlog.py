@@ -81,4 +81,5 @@ def _nothing_in(queue: str) -> QueueStats:
         parked_keys=0,
         oldest_ready_age=None,
         oldest_age=None,
+        oldest_due_age=None,
     )

@@ -41,14 +41,19 @@ async def _check_broker(program: Program) -> tuple[bool, str]:
         async with asyncio.timeout(_SECONDS_TO_CONNECT):
             await to.connect()
     except TimeoutError:
-        return False, f"{program.status.to} does not answer"
+        return _silent(program)
     except Exception as error:  # noqa: BLE001 - of whatever client
         return False, f"{program.status.to} cannot be reached: {in_words(error)}"
     try:
         answers = await to.ping(timeout=_SECONDS_TO_CONNECT)
-        return (True, "the broker answers") if answers else (False, f"{program.status.to} does not answer")
+        return (True, "the broker answers") if answers else _silent(program)
     finally:
         await to.stop()
+
+
+def _silent(program: Program) -> tuple[bool, str]:
+    seconds = f"{_SECONDS_TO_CONNECT:g} seconds"
+    return False, f"{program.status.to} has not answered for {seconds}: is it running, and can it be reached from here?"
 
 
 def _routes(number: int) -> str:

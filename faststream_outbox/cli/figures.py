@@ -78,16 +78,15 @@ class Figures:
 
     @property
     def lag(self) -> float | None:
-        """The age of the oldest row that could be relayed; none where there is no such row."""
-        ages = [each.oldest_ready_age for each in self.backlog.values() if each.oldest_ready_age is not None]
-        return round(max(ages), 3) if ages else None
+        """For how long the oldest row has been due that is ready or in hand; none where there is no such row."""
+        return max((lag for each in self.backlog.values() if (lag := _lag(each)) is not None), default=None)
 
     def _queue_as_dict(self, queue: str) -> dict[str, Any]:
         told: dict[str, Any] = {"relayed": self.relayed[queue], "per_second": round(self.per_second(queue), 1)}
         if stats := self.backlog.get(queue):
             told |= {
                 "ready": stats.ready,
-                "lag_seconds": stats.oldest_ready_age,
+                "lag_seconds": _lag(stats),
                 "scheduled": stats.scheduled,
                 "in_flight": stats.in_flight,
                 "blocked": stats.blocked,
@@ -96,3 +95,7 @@ class Figures:
                 "dead": stats.dead,
             }
         return told
+
+
+def _lag(stats: QueueStats) -> float | None:
+    return None if stats.oldest_due_age is None else round(stats.oldest_due_age, 3)

@@ -6,8 +6,9 @@ from http import HTTPStatus
 from typing import Final
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.cli.errors import ProgramError, UsageError
+from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.json_server import Answer, JsonServer
+from faststream_outbox.cli.settings import split_address
 from faststream_outbox.cli.status import Status
 from faststream_outbox.relay import Relay
 
@@ -59,11 +60,9 @@ class Health:
 
 async def serve(health: Health, address: str) -> JsonServer:
     """Listen at `host:port`, or at a port of the loopback interface."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        raise UsageError(f"--health {address!r} is no address: host:port, or a port.")
+    host, port = split_address(address)
     paths = {"/health/live": health.live, "/health/ready": health.ready, "/status": health.status}
-    server = JsonServer(host.strip("[]") or _DEFAULT_HOST, int(port), paths)
+    server = JsonServer(host or _DEFAULT_HOST, port, paths)
     try:
         await server.start()
     except (OSError, OverflowError) as error:

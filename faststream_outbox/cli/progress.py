@@ -9,7 +9,7 @@ from faststream_outbox.subscriber.loop import Loop
 
 
 class ProgressLines(Loop):
-    """Tells how far the relay is, when something has happened since the last time."""
+    """Tells how far the relay is, when something has happened since the last time, or rows wait."""
 
     failure_event = "progress_failed"
     task = "Telling the progress"
@@ -18,7 +18,7 @@ class ProgressLines(Loop):
         super().__init__(monitor)
         self._status = status
         self._interval = interval
-        self._told: object = (0, 0, 0)
+        self._told: object = ("running", (0, 0, 0), None)
 
     async def step(self) -> None:
         """Rest, and tell."""
@@ -27,10 +27,10 @@ class ProgressLines(Loop):
 
     def tell(self) -> None:
         """Say it, if there is something new."""
-        done = self._status.figures.done
-        if done == self._told:
+        news = (self._status.state, self._status.figures.done, self._status.figures.lag)
+        if news == self._told:
             return
-        self._told = done
+        self._told = news
         figures = self._status.as_dict()
         message = f"{figures['relayed']:,} rows relayed, {figures['per_second']:,.0f} per second."
         self._monitor.report("relay_progress", message, level=logging.INFO, **figures)

@@ -22,20 +22,20 @@ def relay(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file with the same settings; options given here come first.")
     ] = None,
-    dsn: Annotated[
-        str | None, typer.Option(envvar="OUTBOX_DSN", help="postgresql://user@host/database, or env:NAME.")
-    ] = None,
+    dsn: Annotated[str | None, typer.Option(envvar="OUTBOX_DSN", help="postgresql://…, or env:NAME.")] = None,
     to: Annotated[
         str | None,
         typer.Option(
             envvar="OUTBOX_TO",
-            help="kafka://host:9092,host:9092, kafka+confluent://, amqp://, amqps://, nats://, redis:// or rediss://; "
+            help="kafka://host:9092, kafka+confluent://, amqp://, amqps://, nats://, redis:// or rediss://; "
             "or env:NAME.",
         ),
     ] = None,
     route: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUEUE=DESTINATION", help="Also queue=header:name, queue=header:name|default. Repeat it."),
+        typer.Option(
+            metavar="QUEUE=DESTINATION", help="Repeat it. By a header: queue=header:name or header:name|default."
+        ),
     ] = None,
     source: Annotated[
         str | None, typer.Option(help="What this outbox is called in outbox_id, for good (default: the table's name).")

@@ -64,9 +64,19 @@ def make_settings(given: Mapping[str, Any], file: Path | None) -> RelaySettings:
     for name, choices in CHOICES.items():
         if name in chosen and chosen[name] not in choices:
             raise UsageError(f"{_option(name)} is {_either(choices)}, not {chosen[name]!r}.")
+    if chosen.get("health") is not None:
+        split_address(chosen["health"])
     chosen["dsn"] = resolve("dsn", chosen["dsn"])
     chosen["to"] = _read_to(chosen["to"])
     return RelaySettings(**chosen)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Read `host:port`, or a port, which has no host."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise UsageError(f"--health {address!r} is no address: host:port, or a port.")
+    return host.strip("[]"), int(port)
 
 
 def _read_to(to: str | Mapping[str, Any]) -> To:

@@ -66,7 +66,7 @@ def picture(status: Status) -> RenderableType:
             table.add_row(queue, *done, *("…" for _ in _COLUMNS[len(done) :]))
             continue
         counts = (stats.in_flight, stats.blocked_keys, stats.parked_keys, stats.dead)
-        waiting = (f"{stats.ready:,}", _age(stats.oldest_ready_age))
+        waiting = (f"{stats.ready:,}", _age(stats.oldest_due_age))
         table.add_row(queue, *done, *waiting, *(f"{count:,}" for count in counts))
     return Group("", head, Text(told, no_wrap=True, overflow="ellipsis"), "", table)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from faststream_outbox.relay.targets.base import Target
-from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.loop import Loop
 
 # How long between two looks at a broker that is down: soon at first, and never long.
@@ -52,7 +52,7 @@ class Outage(Loop):
         self._begun.set()
         self._over.clear()
         self._pause()
-        message = f"The broker is down, so nothing is claimed until it is back: {describe(error)}"
+        message = f"The broker is down, so nothing is claimed until it is back: {error}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
 
     async def endure(self, error: Exception) -> None:

@@ -108,6 +108,12 @@ class Relay:
         """Connect both brokers, and begin to send."""
         if self._pipeline is not None:
             raise RuntimeError("This relay has been started already.")
+        handled = {queue for each in self._broker._outbox_subscribers for queue in each.queues}  # noqa: SLF001 - ours
+        if shared := sorted(handled.intersection(self._routes.queues)):
+            raise RuntimeError(
+                f"A subscriber of this broker reads queue {shared[0]!r}, which this relay sends on: each row would go "
+                "to one of them. Publish to a queue for each."
+            )
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream does not tell it otherwise
         await self._broker.connect()
         failure = await self._connect_target()

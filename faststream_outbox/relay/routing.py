@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
+from faststream_outbox.subscriber.events import PlainError
 
 # A destination in the words of the broker it is sent to, or what finds one for a row.
 Route = str | Callable[[OutboxRow], str]
 
 
-class UnroutableError(Exception):
+class UnroutableError(PlainError):
     """A row for which there is no destination."""
 
 
@@ -52,7 +53,7 @@ class Routes:
         except UnroutableError:
             raise
         except Exception as error:
-            raise UnroutableError(f"The route of queue {row.queue!r} raised {type(error).__name__}: {error}") from error
+            raise UnroutableError(f"The route of queue {row.queue!r} raised {type(error).__name__}.") from error
         if not isinstance(destination, str) or not destination:
             raise UnroutableError(f"The route of queue {row.queue!r} gave {destination!r}, which is no destination.")
         return destination

@@ -48,6 +48,7 @@ class QueueStats:
     `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready each row
     counts by itself, although one that is not due yet will stop those after it. `blocked_keys` are the keys that
     `fetch_keys` tells of: retrying, delayed, parked, expired; `parked_keys` those of them that wait for an operator.
+    `oldest_due_age` is for how long the oldest row has been due that is ready or in somebody's hands.
     """
 
     queue: str
@@ -61,6 +62,7 @@ class QueueStats:
     parked_keys: int
     oldest_ready_age: float | None
     oldest_age: float | None
+    oldest_due_age: float | None
 
     @property
     def total(self) -> int:

@@ -7,6 +7,7 @@ from sqlalchemy import Table
 from faststream_outbox.storage.schema import notify_channel, quoted_name
 from faststream_outbox.storage.statements import lock_class, lock_stripe
 
+DebeziumId = Literal["uuid", "text"]
 DebeziumPayload = Literal["jsonb", "json", "text", "bytea"]
 
 _READ: Final[dict[str, str]] = {
@@ -14,6 +15,13 @@ _READ: Final[dict[str, str]] = {
     "json": "convert_from(payload, 'UTF8')::json",
     "text": "convert_from(payload, 'UTF8')",
     "bytea": "payload",
+}
+# What has an id of another kind is shown with its number, in hexadecimal, as one.
+_UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_IDS: Final[dict[str, str]] = {
+    "uuid": f"""CASE WHEN headers ->> 'id' ~* '{_UUID}'
+            THEN headers ->> 'id' ELSE lpad(to_hex(id), 32, '0') END::uuid""",
+    "text": "coalesce(headers ->> 'id', id::text)",
 }
 _WRITTEN: Final = "convert_to(NEW.payload::text, 'UTF8')"
 
@@ -23,6 +31,7 @@ def debezium_view_ddl(
     view_name: str = "outboxevent",
     *,
     schema: str | None = None,
+    id_type: DebeziumId = "uuid",
     payload: DebeziumPayload = "jsonb",
 ) -> list[str]:
     """Write the statements that make a view with the columns `id aggregatetype aggregateid type payload timestamp`.
@@ -35,6 +44,7 @@ def debezium_view_ddl(
         outbox_table: What `make_outbox_table` has made.
         view_name: The name of the table that Debezium read, which the view replaces.
         schema: Where the view is.
+        id_type: The type of the column `id`: that of Debezium's table, or statements that compare it would fail.
         payload: The type of the payload's column. Rows that are not of that type cannot be read there.
 
     Example:
@@ -42,6 +52,8 @@ def debezium_view_ddl(
             op.execute(statement)
 
     """
+    if id_type not in get_args(DebeziumId):
+        raise ValueError(f"id_type is {' or '.join(get_args(DebeziumId))}, not {id_type!r}.")
     if payload not in get_args(DebeziumPayload):
         raise ValueError(f"payload is one of {', '.join(get_args(DebeziumPayload))}, not {payload!r}.")
     outbox = quoted_name(outbox_table.name, outbox_table.schema)
@@ -54,7 +66,7 @@ def debezium_view_ddl(
     content_type = "NULL" if kind is None else f"'{kind}'"
     return [
         f"""CREATE VIEW {view} AS
-SELECT coalesce(headers ->> 'id', id::text) AS id, queue::text AS aggregatetype, entity_key AS aggregateid,
+SELECT {_IDS[id_type]} AS id, queue::text AS aggregatetype, entity_key AS aggregateid,
        headers ->> 'type' AS type, {_READ[payload]} AS payload, created_at AS "timestamp"
   FROM {outbox}""",
         f"""CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $publish$

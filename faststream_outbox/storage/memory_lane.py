@@ -200,7 +200,9 @@ class MemoryConnection(StoreConnection):
         head_states = [state_of(head, now) for head in heads.values()]
         counts_as = [_counts_as(row, None if row.entity_key is None else heads[row.entity_key], now) for row in rows]
         counts = Counter(counts_as)
-        ready = [row.next_attempt_epoch for row, counted in zip(rows, counts_as, strict=True) if counted == "ready"]
+        due = [(row.next_attempt_epoch, counted) for row, counted in zip(rows, counts_as, strict=True)]
+        ready = [at for at, counted in due if counted == "ready"]
+        late = [at for at, counted in due if counted in ("ready", "in_flight", "expired")]
         return QueueStats(
             queue=queue,
             ready=counts["ready"],
@@ -213,6 +215,7 @@ class MemoryConnection(StoreConnection):
             dead=sum(dead.row.queue == queue for dead in self._store.dead),
             oldest_ready_age=now - min(ready) if ready else None,
             oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
+            oldest_due_age=now - min(late) if late else None,
         )
 
     async def ping(self) -> None:

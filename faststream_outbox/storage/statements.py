@@ -394,10 +394,12 @@ live AS (
          count(*) FILTER (WHERE t.is_head AND t.state IN ({blocked})) AS blocked_keys,
          count(*) FILTER (WHERE t.is_head AND t.state = 'parked') AS parked_keys,
          min({epoch("t.next_attempt_at")}) FILTER (WHERE t.counts_as = 'ready') AS due,
-         min({epoch("t.created_at")}) AS created
+         min({epoch("t.created_at")}) AS created,
+         min({epoch("t.next_attempt_at")}) FILTER (WHERE t.counts_as IN ('ready', 'in_flight', 'expired')) AS late
     FROM told t GROUP BY t.queue),
 dead(queue, dead) AS ({dead})
 SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.in_flight, 0),
        coalesce(l.expired, 0), coalesce(l.blocked, 0), coalesce(d.dead, 0), coalesce(l.blocked_keys, 0),
-       coalesce(l.parked_keys, 0), {epoch("now()")} - l.due, {epoch("now()")} - l.created
+       coalesce(l.parked_keys, 0), {epoch("now()")} - l.due, {epoch("now()")} - l.created,
+       {epoch("now()")} - l.late
   FROM live l FULL JOIN dead d USING (queue) ORDER BY 1""")

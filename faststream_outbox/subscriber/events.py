@@ -14,6 +14,10 @@ def describe(error: BaseException | None) -> str:
         return f"{type(error).__name__} (its repr fails)"
 
 
+class PlainError(Exception):
+    """An error whose text may stand in a log: it tells nothing of what is in a message."""
+
+
 class Monitor:
     """Hears everything; a subclass says where it goes, by `write_log` and `write_metric`.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
-from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.subscriber.events import Monitor, PlainError
 from faststream_outbox.subscriber.ledger import Held
 
 Phase = Literal["dispatch", "terminal", "retry"]
@@ -129,6 +129,8 @@ def _duration(held: Held) -> dict[str, float]:
 
 
 def _because(error: BaseException | None) -> str:
+    if isinstance(error, PlainError):
+        return f": {str(error).rstrip('.')}"
     return "" if error is None else f": {type(error).__name__}"
 
 

@@ -153,6 +153,8 @@ def render_traceback(error: BaseException) -> str:
     what = "".join(traceback.format_exception_only(error))
     if len(what) > _LONGEST_SUMMARY:
         what = f"{what[:_LONGEST_SUMMARY]}…\n"
+    if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
+        return what  # It was never raised, so there is nothing more to tell.
     return f"{what}\n{''.join(traceback.format_exception(error))}"
 
 

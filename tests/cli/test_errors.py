@@ -63,6 +63,7 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             ("--to", "mqtt://somewhere", *ROUTE),
             "There is no broker at mqtt://: kafka://, kafka+confluent://, amqp://, amqps://, nats://, redis://, redi",
         ),
+        ((*TO, *ROUTE, "--check", "--health", "x"), "--health 'x' is no address: host:port, or a port."),
         (TO, "There is no route: --route queue=destination, or [routes] in the file of --config."),
         ((*TO, "--route", "orders"), "--route 'orders' is no route: --route queue=destination."),
         ((*TO, "--route", "orders="), "--route 'orders=' is no route: --route queue=destination."),

@@ -83,7 +83,7 @@ async def test_the_figures_are_seen(world: World) -> None:
         await screen.shows(r"paused: the broker is down: \w+")
         # What was claimed is kept for when it is back, and what comes now waits in the table.
         await publish(world.outbox, range(20), queue="refunds")
-        await screen.shows(r"orders +300 +\d+ +0 +none +[1-9]")
+        await screen.shows(r"orders +300 +\d+ +0 +\d+\.\d s +[1-9]")
         await screen.shows(r"refunds +0 +\d+ +[1-9]\d* +\d+\.\d s +0")
         # The log goes by above.
         assert "The broker is down, so nothing is claimed until it is back" in screen.text

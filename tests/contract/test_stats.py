@@ -27,8 +27,9 @@ async def test_every_row_is_counted_once(backend: Backend) -> None:
     assert (a.total, b.total) == (4, 0)
     assert a.oldest_ready_age == pytest.approx(10, abs=5)
     assert a.oldest_age == pytest.approx(10, abs=5)
+    assert a.oldest_due_age == pytest.approx(10, abs=5)
     assert (b.queue, b.ready, b.scheduled, b.in_flight, b.expired, b.dead) == ("b", 0, 0, 0, 0, 1)
-    assert b.oldest_ready_age is b.oldest_age is None
+    assert b.oldest_ready_age is b.oldest_age is b.oldest_due_age is None
 
 
 HOUR = timedelta(hours=1)
@@ -82,6 +83,25 @@ async def test_the_age_is_that_of_what_can_be_claimed(backend: Backend) -> None:
     assert (stats.ready, stats.blocked) == (2, 2)
     assert stats.oldest_ready_age == pytest.approx(0, abs=30)
     assert stats.oldest_age == pytest.approx(1000, abs=30)
+
+
+async def test_what_is_in_hand_is_late_too(backend: Backend) -> None:
+    """A relay whose broker is down has the head of each key in its hands, and nothing is ready."""
+    await fill(backend, *"aaa")
+    await backend.insert(NewRow("q", b"", activate_in=HOUR))
+    await claim(backend, cursor=begun())
+    await backend.pass_time(50)
+    stats = await count(backend)
+    assert stats.oldest_ready_age is None
+    assert stats.oldest_due_age == pytest.approx(50, abs=30)
+
+
+async def test_a_parked_key_is_not_late(backend: Backend) -> None:
+    await fill(backend, *"aa")
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Park(Dead("rejected")))
+    await backend.pass_time(50)
+    assert (await count(backend)).oldest_due_age is None
 
 
 async def test_a_store_answers(backend: Backend) -> None:

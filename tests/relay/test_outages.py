@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from faststream.nats import NatsBroker
+from redis.exceptions import RedisError
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
+from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import Target
+from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until, until_empty
 from tests.relay.places import (
@@ -147,3 +150,21 @@ async def test_a_client_may_give_up_and_the_relay_does_not(
         await place.running.start()
         await until_empty(postgres)
     await to.stop()
+
+
+@pytest.mark.parametrize("place", [RedisStream], indirect=True)
+async def test_no_connection_outlives_the_redis_it_was_made_to(place: RedisStream) -> None:
+    """One that did would fail when it is used next, and look like another outage."""
+    target = RedisTarget(place.broker())
+    await target.start()
+    message = Outgoing(place.destination, b"1", {}, None, "1", "1")
+    try:
+        await asyncio.gather(*(target.send_each([message]) for _ in range(6)))  # on six connections
+        await place.running.stop()
+        with pytest.raises(RedisError):
+            await target.alive()
+        await place.running.start()
+        assert await target.alive()
+        assert await asyncio.gather(*(target.send_each([message]) for _ in range(6))) == [[None]] * 6
+    finally:
+        await target.stop()

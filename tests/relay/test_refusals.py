@@ -57,7 +57,8 @@ async def dead_bodies(postgres: PostgresBackend) -> list[bytes]:
 @every_server
 async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresBackend, place: Place) -> None:
     await spoil(place)
-    broker = broker_on(postgres)
+    records = Records()
+    broker = broker_on(postgres, records)
     await publish(broker, postgres, range(60), bad={23}, to=place)
     async with place.listening() as inbox, Relay(broker, to=place.broker(), routes={"q": by_header("where")}):
         await inbox.until(59)
@@ -65,7 +66,14 @@ async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresB
     assert await dead_bodies(postgres) == [b"23"]
     [dead] = await postgres.dead_letters()
     assert dead.failure_reason == "rejected"
-    assert dead.last_exception
+    # What is kept is what is told.
+    why = str(dead.last_exception).partition(": ")[2].partition("\n")[0]
+    [line] = records.named("dead_lettered")
+    assert why.rstrip(".") in line.getMessage()
+    if isinstance(place, RedisStream):  # whose errors come as values, so there is no traceback to keep
+        assert str(dead.last_exception).count(why) == 1
+    if isinstance(place, NatsStream):
+        assert why.startswith(f"No JetStream stream takes the subject '{place.destination}-missing': create one")
     assert inbox.by_key == {f"k{k}": [b"%d" % n for n in range(k, 60, 10) if n != 23] for k in range(10)}
 
 

@@ -99,3 +99,13 @@ async def test_a_relay_that_is_killed_before_it_settles(postgres: PostgresBacken
             await until_empty(postgres)
         await until(lambda: len(inbox.bodies) == 100)
     assert inbox.bodies == 2 * [b"%d" % n for n in range(50)]
+
+
+async def test_a_queue_that_a_subscriber_reads_is_not_relayed(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+
+    @broker.subscriber("q")
+    async def handle(_: bytes) -> None: ...
+
+    with pytest.raises(RuntimeError, match="A subscriber of this broker reads queue 'q'"):
+        await Relay(broker, to=Memory(), routes={"q": "there"}).start()

@@ -2,10 +2,10 @@
 
 import asyncio
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import JSON, Column, MetaData, Table, Text, delete, insert, select, text
+from sqlalchemy import JSON, Column, MetaData, Table, Text, Uuid, delete, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from faststream_outbox.storage import NewRow
@@ -15,7 +15,7 @@ from tests.backends import PostgresBackend
 EVENTS = Table(
     "outboxevent",
     MetaData(),
-    Column("id", Text, primary_key=True),
+    Column("id", Uuid, primary_key=True),
     Column("aggregatetype", Text),
     Column("aggregateid", Text),
     Column("type", Text),
@@ -36,13 +36,13 @@ def event(number: int, **columns: Any) -> dict[str, Any]:
 
 
 async def test_what_is_inserted_there_is_published(postgres: PostgresBackend, events: Table) -> None:
-    identity = str(uuid4())
+    identity = uuid4()
     async with postgres.transaction() as session:
         await session.execute(insert(events).values(event(1, id=identity)))
         await session.execute(delete(events).where(events.c.id == identity))
     [row] = await postgres.rows()
     assert (row.queue, row.entity_key, row.payload) == ("order", "7", b'{"n": 1}')
-    assert row.headers == {"id": identity, "type": "paid", "content-type": "application/json"}
+    assert row.headers == {"id": str(identity), "type": "paid", "content-type": "application/json"}
 
 
 async def test_what_waits_can_be_read_there(postgres: PostgresBackend, events: Table) -> None:
@@ -53,9 +53,27 @@ async def test_what_waits_can_be_read_there(postgres: PostgresBackend, events: T
     assert tuple(read)[1:] == ("order", "7", "paid", {"n": 1})
 
 
+@pytest.mark.parametrize("identity", ["7", "paid twice", str(UUID(int=7))])
+async def test_every_id_can_be_read_there(postgres: PostgresBackend, events: Table, identity: str) -> None:
+    async with postgres.transaction() as session:
+        await postgres.store.insert(session, NewRow("order", b"1", headers={"id": identity}))
+        [read] = await session.scalars(select(events.c.id))
+    [row] = await postgres.rows()
+    assert read == UUID(int=7 if identity.endswith("-000000000007") else row.id)
+
+
+async def test_ids_that_are_text(postgres: PostgresBackend) -> None:
+    for statement in debezium_view_ddl(postgres.outbox_table, "events", id_type="text"):
+        await postgres.run(statement)
+    await postgres.run("INSERT INTO events (id, aggregatetype, payload) VALUES ('order-7', 'order', '1')")
+    await postgres.run("DELETE FROM events WHERE id = 'order-7'::varchar")
+    [row] = await postgres.rows()
+    assert row.headers == {"id": "order-7", "content-type": "application/json"}
+
+
 async def test_what_was_published_does_not_change(postgres: PostgresBackend, events: Table) -> None:
     async with postgres.transaction() as session:
-        await session.execute(insert(events).values(event(1, id=str(uuid4()))))
+        await session.execute(insert(events).values(event(1, id=uuid4())))
     with pytest.raises(DBAPIError, match="does not change"):
         await postgres.run("UPDATE outboxevent SET aggregatetype = 'x'")
 
@@ -63,7 +81,7 @@ async def test_what_was_published_does_not_change(postgres: PostgresBackend, eve
 async def test_the_order_of_a_key_is_that_of_the_commits(postgres: PostgresBackend, events: Table) -> None:
     """Who inserts there waits for who publishes the same key, and the other way round."""
     async with postgres.transaction() as first:
-        await first.execute(insert(events).values(event(1, id=str(uuid4()))))
+        await first.execute(insert(events).values(event(1, id=uuid4())))
 
         async def publish() -> None:
             async with postgres.transaction() as session:
@@ -72,7 +90,7 @@ async def test_the_order_of_a_key_is_that_of_the_commits(postgres: PostgresBacke
         publishing = asyncio.create_task(publish())
         done, _ = await asyncio.wait({publishing}, timeout=0.3)
         assert not done
-        await first.execute(insert(events).values(event(3, id=str(uuid4()))))
+        await first.execute(insert(events).values(event(3, id=uuid4())))
     await publishing
     assert [row.payload for row in await postgres.rows()] == [b'{"n": 1}', b'{"n": 3}', b"2"]
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
+from faststream_outbox.subscriber.events import PlainError
 
 # Whether rows are still ours: asked before each sending, because an outage may have outlasted their lease.
 StillOurs = Callable[[], bool]
@@ -15,7 +16,7 @@ class OutageError(Exception):
     """The broker cannot be reached, or does not answer: nobody is to blame for it, and all of it is tried again."""
 
 
-class RefusedError(Exception):
+class RefusedError(PlainError):
     """The broker will not take this message, now or later."""
 
 

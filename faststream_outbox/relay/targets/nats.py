@@ -108,7 +108,9 @@ class NatsTarget(OneByOneTarget):
         try:
             stream = await self.broker.config.broker_config.connection_state.stream.find_stream_name_by_subject(subject)
         except NotFoundError:
-            return RefusedError(f"No stream takes {subject!r}.")
+            return RefusedError(
+                f"No JetStream stream takes the subject {subject!r}: create one, or route to 'core:{subject}'."
+            )
         return OutageError(f"Stream {stream!r} does not answer.")
 
     async def _answered(self, publishing: Coroutine[Any, Any, Any]) -> None:

@@ -44,9 +44,13 @@ class RedisTarget(OneByOneTarget):
             raise ValueError("A destination of Redis is stream:name, list:name or channel:name.")
 
     async def alive(self) -> bool:
-        """Ask it for a sign of life."""
+        """Ask it for a sign of life; if there is none, the pool's other connections are as dead, and are not kept."""
         await self.start()
-        return bool(await self._client.ping())
+        try:
+            return bool(await self._client.ping())
+        except RedisError:
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
     @property
     def _client(self) -> Any:
