@@ -52,7 +52,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             headers: Anything that JSON knows, by name.
             correlation_id: Told to the handler and passed on by what it publishes; the row's id where there is none.
             reply_to: The queue where an answer is expected.
-            key: Marks messages that belong in order; this version stores them and delivers none.
+            key: Those of one key are delivered in the order of their commits, one at a time.
             activate_in: How long to wait before it is delivered.
             activate_at: When to deliver it; with a time zone.
             timer_id: A name under which the queue holds one waiting message at most.

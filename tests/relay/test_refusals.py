@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from faststream.rabbit import Channel, RabbitBroker
 from sqlalchemy import insert
 
 from faststream_outbox import OutboxBroker
@@ -166,3 +167,12 @@ async def test_headers_that_are_none_are_refused(postgres: PostgresBackend) -> N
         await until_empty(postgres)
     assert sorted(place.sent) == [b"0", b"0", b"2", b"2"]
     assert await dead_bodies(postgres) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("place", [RabbitQueuePlace], indirect=True)
+async def test_a_broker_without_confirmations_is_refused(postgres: PostgresBackend, place: Place) -> None:
+    to = RabbitBroker(place.running.url, logger=None, default_channel=Channel(publisher_confirms=False))
+    relay = Relay(broker_on(postgres), to=to, routes={"q": place.destination})
+    with pytest.raises(ValueError, match="publisher_confirms"):
+        await relay.start()
+    await relay.stop()

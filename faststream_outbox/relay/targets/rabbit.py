@@ -34,6 +34,16 @@ class RabbitTarget(OneByOneTarget):
         if destination == "/":
             raise ValueError("A destination of RabbitMQ is a queue, or exchange/routing-key.")
 
+    async def start(self) -> None:
+        """Connect, and see that messages are confirmed."""
+        await super().start()
+        channel = await self.broker.config.broker_config.channel_manager.get_channel()
+        if not channel.publisher_confirms:
+            raise ValueError(
+                "A relay deletes what RabbitMQ has confirmed, and this broker asks for no confirmations: "
+                "leave publisher_confirms=False out of RabbitBroker(default_channel=Channel(…))."
+            )
+
     async def alive(self) -> bool:
         """Open a channel, and close it."""
         await self.start()
