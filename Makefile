@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
 # The environment of `make test`: a file of requirements/ without its ending.
 VENV ?= test
+# One more than there are cores: many tests wait, for a lease to run out or a server to come back.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 .PHONY: help demo test lint bench plot docs soak clean
 .DEFAULT_GOAL := help
@@ -15,7 +17,7 @@ demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollback
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
 	@.venvs/$(VENV)/bin/python -m tests.servers.kafka_jars || true
-	@.venvs/$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+	@.venvs/$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/ruff check .
