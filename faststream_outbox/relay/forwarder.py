@@ -66,7 +66,8 @@ class Forwarder:
                 break
             await self._outage.endure(outage)
             left = [row for row in kept if self._is_ours(row)]
-            settlements += [Settlement(row.lease, _untouched(row)) for row in kept if row not in left]
+            ours = {row.id for row in left}
+            settlements += [Settlement(row.lease, _untouched(row)) for row in kept if row.id not in ours]
         return settlements
 
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:

@@ -59,7 +59,7 @@ class Relay:
 
     Example:
         relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
-        app = FastStream(broker, on_startup=[relay.start], on_shutdown=[relay.stop])
+        app = FastStream(broker, after_startup=[relay.start], on_shutdown=[relay.stop])
 
     """
 

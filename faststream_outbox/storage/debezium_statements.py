@@ -4,8 +4,8 @@ from typing import Final, Literal, get_args
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.locks import lock_class, lock_stripe
 from faststream_outbox.storage.schema import notify_channel, quoted_name
-from faststream_outbox.storage.statements import lock_class, lock_stripe
 
 DebeziumId = Literal["uuid", "text"]
 DebeziumPayload = Literal["jsonb", "json", "text", "bytea"]

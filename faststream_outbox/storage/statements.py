@@ -7,13 +7,13 @@ No input of a user's becomes part of a text: table names are quoted, the rest ar
 """
 
 import re
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.locks import lock_class, lock_stripe
 from faststream_outbox.storage.ordering.states import BLOCKED, STATE
 from faststream_outbox.storage.parking import sql_without_cause
 from faststream_outbox.storage.schema import quoted_name
@@ -34,10 +34,6 @@ LANE_SETTINGS: Final = {
     "enable_indexscan": "on",
     "jit": "off",
 }
-
-# Keyed publishers lock stripes, not keys: a transaction may publish for tens of thousands of keys, and each lock takes
-# a place in a table of fixed size.
-LOCK_STRIPES: Final = 1024
 
 # Among how many suspects of a queue, the first ones, the longest expired is looked for.
 SUSPECTS_COMPARED: Final = 1000
@@ -120,16 +116,6 @@ NOTIFY: Final = Statement("SELECT pg_notify($1::text, n.payload)::text FROM unne
 
 def _notifying(insert: Statement, parameter: int) -> Statement:
     return Statement(f"{insert.text}, pg_notify(${parameter}::text, queue)::text")
-
-
-def lock_class(quoted_table: str) -> int:
-    """Give the advisory locks of a table their number: a hash, so that two tables of one database do not meet."""
-    return zlib.crc32(quoted_table.encode()) - 2**31
-
-
-def lock_stripe(queue: str, key: str) -> str:
-    """Write which of its locks is a key's."""
-    return f"(hashtextextended({queue} || chr(1) || {key}, 0) & {LOCK_STRIPES - 1})::int"
 
 
 class Statements:

@@ -63,6 +63,7 @@ class Claimer(Loop):
         self._waits_for_handlers = False
         # Whether rows without a key took all of the room when keys were to be looked for.
         self._keys_left_out = False
+        self._resumed_at = -math.inf
         self._open = asyncio.Event()
         self._open.set()
 
@@ -72,7 +73,7 @@ class Claimer(Loop):
 
     def resume(self) -> None:
         """Go on."""
-        self._claimed_at = max(self._claimed_at, time.monotonic())
+        self._resumed_at = time.monotonic()
         self._open.set()
 
     def wake(self) -> None:
@@ -92,7 +93,7 @@ class Claimer(Loop):
     def idle_for(self) -> float:
         """For how many seconds no claim has succeeded, although there was room for rows and nobody had paused it."""
         excused = self._waits_for_handlers or not self._open.is_set()
-        return 0.0 if excused else time.monotonic() - self._claimed_at
+        return 0.0 if excused else time.monotonic() - max(self._claimed_at, self._resumed_at)
 
     async def step(self) -> None:
         """Claim what there is room for; when nothing is left, wait for more."""

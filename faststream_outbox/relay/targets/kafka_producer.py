@@ -152,22 +152,26 @@ class BatchProducer:
                 f"The message has {batch.size:,} bytes with its headers, and {self._max_request_bytes:,} may be sent: "
                 "KafkaBroker(…, max_request_size=…) says how many, and max.message.bytes of the topic."
             )
+        async with self._gate.together():
+            producer = self._connected()
+            failure = await self._deliver(producer, batch, topic, partition)
+        if failure is not None:
+            await self._renew(producer)
+            raise self.translate(failure) from failure
+
+    async def _deliver(
+        self, producer: AIOKafkaProducer, batch: "Batch", topic: str, partition: int
+    ) -> errors.KafkaError | None:
         try:
-            async with self._gate.together():
-                await self._deliver(batch, topic, partition)
+            await self._confirmed(await producer.send_batch(batch.close(), topic, partition=partition), topic)
         except errors.KafkaError as error:
-            await self._renew()
-            raise self.translate(error) from error
+            return error
+        return None
 
-    async def _deliver(self, batch: "Batch", topic: str, partition: int) -> None:
-        confirmation = await self._connected().send_batch(batch.close(), topic, partition=partition)
-        await self._confirmed(confirmation, topic)
-
-    async def _renew(self) -> None:
+    async def _renew(self, failed: AIOKafkaProducer) -> None:
         """Begin anew, when nobody else awaits a confirmation."""
-        failed = self._producer
         async with self._gate.alone():
-            if failed is None or self._producer is not failed:
+            if self._producer is not failed:
                 return  # somebody else has begun anew, or we have been stopped
             try:
                 self._producer = await self._open()
