@@ -17,6 +17,12 @@ async def publish(outbox: PostgresBackend, numbers: Iterable[int], *, queue: str
         await broker.publish_batch(*numbers, queue=queue, session=session, keys=keys, headers=headers)
 
 
+async def publish_without_keys(outbox: PostgresBackend, numbers: Iterable[int], *, queue: str = "orders") -> None:
+    broker = OutboxBroker(outbox_table=outbox.outbox_table)
+    async with outbox.transaction() as session:
+        await broker.publish_batch(*numbers, queue=queue, session=session)
+
+
 def in_order(numbers: Iterable[int]) -> bool:
     """Tell whether the numbers of each key came in their order, and none twice."""
     keys = defaultdict[int, list[int]](list)

@@ -13,22 +13,31 @@ from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.broker.brokers import until_empty
 from tests.cli.programs import PATIENCE, relaying
-from tests.cli.rows import in_order, publish
+from tests.cli.rows import in_order, publish, publish_without_keys
 from tests.servers.kafka import Kafka
 from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
 from tests.servers.plugin import Servers
 from tests.servers.rabbitmq import RabbitMQ
 
+# So many rows are relayed, those from the second number on without a key.
+ROWS, KEYED = 120, 100
+
 
 async def relay(outbox: PostgresBackend, database: Database, to: str, destination: str, folder: Path) -> None:
-    """Relay a hundred rows."""
-    await publish(outbox, range(100))
+    """Relay rows, ordered and unordered."""
+    await publish(outbox, range(KEYED))
+    await publish_without_keys(outbox, range(KEYED, ROWS))
     options = ("--to", to, "--route", f"orders={destination}")
     with relaying(*options, folder=folder, OUTBOX_DSN=database.dsn) as program:
         await program.until("/health/ready", 200)
         await until_empty(outbox)
         assert await program.stop() == 0, program.said
+
+
+def assert_complete(numbers: list[int]) -> None:
+    assert sorted(numbers) == list(range(ROWS))
+    assert in_order(number for number in numbers if number < KEYED)
 
 
 async def test_nats(outbox: PostgresBackend, outbox_postgres: Database, nats_server: Nats, tmp_path: Path) -> None:
@@ -38,10 +47,9 @@ async def test_nats(outbox: PostgresBackend, outbox_postgres: Database, nats_ser
     await stream.add_stream(name=name, subjects=[name])
     await relay(outbox, outbox_postgres, nats_server.url, name, tmp_path)
     subscription = await stream.subscribe(name, ordered_consumer=True)
-    numbers = [int((await subscription.next_msg(timeout=PATIENCE)).data) for _ in range(100)]
+    numbers = [int((await subscription.next_msg(timeout=PATIENCE)).data) for _ in range(ROWS)]
     await client.close()
-    assert sorted(numbers) == list(range(100))
-    assert in_order(numbers)
+    assert_complete(numbers)
 
 
 @pytest.fixture(params=[Kafka, KafkaMock], ids=lambda kind: kind.__name__)
@@ -61,11 +69,10 @@ async def test_kafka(
     await consumer.start()
     try:
         async with asyncio.timeout(PATIENCE):
-            numbers = [int((await consumer.getone()).value) for _ in range(100)]
+            numbers = [int((await consumer.getone()).value) for _ in range(ROWS)]
     finally:
         await consumer.stop()
-    assert sorted(numbers) == list(range(100))
-    assert in_order(numbers)
+    assert_complete(numbers)
 
 
 async def test_rabbitmq(
@@ -75,8 +82,7 @@ async def test_rabbitmq(
         channel = await connection.channel()
         queue = await channel.declare_queue(f"q{uuid4().hex}", durable=True)
         await relay(outbox, outbox_postgres, rabbitmq_server.url, queue.name, tmp_path)
-        received = [await queue.get(timeout=PATIENCE, no_ack=True) for _ in range(100)]
+        received = [await queue.get(timeout=PATIENCE, no_ack=True) for _ in range(ROWS)]
         await queue.delete()
     numbers = [int(message.body) for message in received if message]
-    assert sorted(numbers) == list(range(100))
-    assert in_order(numbers)
+    assert_complete(numbers)

@@ -11,6 +11,7 @@ class Memory(Target):
 
     def __init__(self, fails: Callable[[bytes], Exception | None] = lambda _: None) -> None:
         self.sent: list[bytes] = []
+        self.destinations: dict[bytes, str] = {}
         self.is_up = True
         self._fails = fails
 
@@ -34,6 +35,7 @@ class Memory(Target):
     def _send(self, message: Outgoing) -> Exception | None:
         if (error := self._fails(message.payload)) is None:
             self.sent.append(message.payload)
+            self.destinations[message.payload] = message.destination
         return error
 
     def translate(self, error: Exception) -> Exception:

@@ -1,11 +1,18 @@
 """Rows on their way to every kind of place, on real servers."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from faststream_outbox.relay import Relay
+import pytest
+from faststream.confluent import KafkaBroker as ConfluentBroker
+from faststream.kafka import KafkaBroker
+
+from faststream_outbox.relay import Relay, Route, by_header
+from faststream_outbox.relay.targets import make_target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until_empty
-from tests.relay.places import KafkaPlace, Place
+from tests.relay.memory import Memory
+from tests.relay.places import KafkaPlace, NatsStream, Place
 
 
 async def test_keys_keep_their_order(postgres: PostgresBackend, place: Place) -> None:
@@ -50,6 +57,45 @@ async def test_bytes_and_headers_go_straight_through(postgres: PostgresBackend, 
     assert message.headers["outbox_key"] == "order 7"
     assert message.headers["outbox_sequence"] == str(row)
     assert message.message_id == message.headers["outbox_id"]
-    assert message.headers["ce_type"] == "q"
+    told = {name: value for name, value in message.headers.items() if name.startswith("ce_")}
+    made = datetime.fromisoformat(told.pop("ce_time"))
+    assert abs(datetime.now(UTC) - made) < timedelta(minutes=5)
+    assert told == {
+        "ce_specversion": "1.0",
+        "ce_id": message.headers["outbox_id"].removeprefix("shop/"),
+        "ce_source": "shop",
+        "ce_type": "q",
+        "ce_subject": "order 7",
+        "ce_datacontenttype": "application/x-own",
+    }
+    if isinstance(place, NatsStream):
+        assert message.headers["Nats-Msg-Id"] == message.headers["outbox_id"]
     if isinstance(place, KafkaPlace):
         assert message.key == "order 7"
+
+
+async def test_a_destination_is_fixed_or_found_for_each_row(postgres: PostgresBackend) -> None:
+    broker, place = broker_on(postgres), Memory()
+    routes: dict[str, Route] = {
+        "orders": "fixed",
+        "events": by_header("where", default="elsewhere"),
+        "audit": lambda row: f"a.{row.entity_key}",
+    }
+    async with postgres.transaction() as session:
+        await broker.publish(b"1", queue="orders", session=session)
+        await broker.publish(b"2", queue="events", headers={"where": "there"}, session=session)
+        await broker.publish(b"3", queue="events", session=session)
+        await broker.publish(b"4", queue="audit", key="k", session=session)
+    async with Relay(broker, to=place, routes=routes):
+        await until_empty(postgres)
+    assert place.destinations == {b"1": "fixed", b"2": "there", b"3": "elsewhere", b"4": "a.k"}
+
+
+@pytest.mark.parametrize("careless", [{"acks": 0}, {"acks": 1, "enable_idempotence": False}])
+async def test_kafka_confirms_with_all_replicas_and_takes_nothing_twice(careless: dict[str, Any]) -> None:
+    """However the broker is set up that a relay was given."""
+    aiokafka: Any = make_target(KafkaBroker("127.0.0.1:1", **careless))
+    options = aiokafka._producer._options
+    assert (options["acks"], options["enable_idempotence"]) == ("all", True)
+    confluent: Any = make_target(ConfluentBroker("127.0.0.1:1", **careless))
+    assert (confluent._config["acks"], confluent._config["enable.idempotence"]) == (-1, True)
