@@ -16,9 +16,15 @@ from benchmarks import (
     snapshot,
     strategies,
 )
+from benchmarks.peers import drain as peers_drain
+from benchmarks.peers import latency as peers_latency
+from benchmarks.peers import publish as peers_publish
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay)
+    for module in (
+        *(claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay),
+        *(peers_drain, peers_publish, peers_latency),
+    )
 }
