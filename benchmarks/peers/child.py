@@ -15,6 +15,8 @@ from benchmarks.scenario import Bench
 
 # How much of what a program has written is told when it fails.
 _TOLD: Final = 3_000
+# How long a program may take to end, when there is no more to do.
+_ENDS_IN: Final = 10.0
 # An answer may hold the times of thousands of messages.
 _LONGEST_ANSWER: Final = 2**26
 
@@ -68,17 +70,17 @@ class Child:
 
     async def end(self) -> None:
         """Let the program end; one that does not is killed."""
+        self._log.close()
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(_ENDS_IN):
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        self._log.close()
 
     async def _answer(self) -> dict[str, Any]:
         assert self._process is not None

@@ -69,7 +69,8 @@ PROCRASTINATE: Final = Contestant(
     "status IN ('todo', 'doing')",
     version="3.10.0",
 )
-ALL: Final = (OURS, BARE, ORIGINAL, PGQUEUER, PROCRASTINATE)
+FASTSTREAM: Final = Contestant("FastStream alone", "alone.py", "peer-ours", "peers_none")
+ALL: Final = (OURS, BARE, FASTSTREAM, ORIGINAL, PGQUEUER, PROCRASTINATE)
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ _QUICK_PROCRASTINATE: Final = {"concurrency": 10, "pool": 10, "delete_jobs": "al
 
 OURS_DEFAULTS: Final = Entry(OURS)
 BARE_LOOP: Final = Entry(BARE)
+FASTSTREAM_ALONE: Final = Entry(FASTSTREAM)
 ORIGINAL_DEFAULTS: Final = Entry(ORIGINAL, "defaults", {"log": True})
 ORIGINAL_BEST: Final = Entry(ORIGINAL, "best", {"subscriber": _QUICK_ORIGINAL})
 PGQUEUER_DEFAULTS: Final = Entry(PGQUEUER, "defaults")

@@ -8,6 +8,7 @@ from benchmarks.measure import Spread, ratios
 from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import (
     BARE_LOOP,
+    FASTSTREAM_ALONE,
     ORIGINAL_BEST,
     ORIGINAL_DEFAULTS,
     OURS_DEFAULTS,
@@ -16,7 +17,7 @@ from benchmarks.peers.contestants import (
     PROCRASTINATE_BEST,
     Entry,
 )
-from benchmarks.peers.turns import Load, Turn, columns, drain
+from benchmarks.peers.turns import Load, Turn, columns, consume, drain
 from benchmarks.results import Lines, Result, Target
 from benchmarks.scenario import Bench, Scale, Scenario
 
@@ -24,7 +25,7 @@ from benchmarks.scenario import Bench, Scale, Scenario
 _SLOW: Final = (ORIGINAL_DEFAULTS, PROCRASTINATE_BEST)
 _QUICK: Final = (OURS_DEFAULTS, ORIGINAL_BEST, PGQUEUER_BEST)
 _ON_UVLOOP: Final = tuple(replace(entry, uvloop=True) for entry in _QUICK)
-ENTRIES: Final = (*_QUICK, BARE_LOOP, ORIGINAL_DEFAULTS, PGQUEUER_DEFAULTS, PROCRASTINATE_BEST, *_ON_UVLOOP)
+ENTRIES: Final = (*_QUICK, ORIGINAL_DEFAULTS, PGQUEUER_DEFAULTS, PROCRASTINATE_BEST, *_ON_UVLOOP, BARE_LOOP)
 # How ours has to stand to each, at least.
 TARGETS: Final = {PGQUEUER_BEST: 1.2, ORIGINAL_BEST: 2.5, ORIGINAL_DEFAULTS: 15.0}
 TWO_PROCESSES: Final = 1.5
@@ -41,7 +42,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(backlog=1_000, slow=100, rounds=1),
-    "quick": Sizes(backlog=20_000, slow=2_000, rounds=5),
+    "quick": Sizes(backlog=20_000, slow=2_000, rounds=3),
     "full": Sizes(backlog=20_000, slow=4_000, rounds=11),
 }
 
@@ -59,6 +60,7 @@ async def _one(stage: Stage) -> Result:
         str(entry): partial(drain, stage, entry, Load(sizes.backlog, sizes.slow if entry in _SLOW else sizes.backlog))
         for entry in entries
     }
+    cases[str(FASTSTREAM_ALONE)] = partial(consume, stage, FASTSTREAM_ALONE, sizes.backlog)
     measured = await stage.bench.interleave("peers, draining", cases, rounds=sizes.rounds)
     rates = {case: [turn.rate for turn in turns] for case, turns in measured.items()}
     ours = rates[str(OURS_DEFAULTS)]
@@ -72,7 +74,8 @@ async def _one(stage: Stage) -> Result:
     note = (
         f"A backlog of {sizes.backlog:,} messages of 256 bytes, from the moment when all workers wait for their first "
         "claim until the last row is settled; of the slow ones so much is waited for as they do in some seconds. "
-        f"Ours has its defaults and no log; what the others have is told in `contestants.py`.{absent}"
+        f"Ours has its defaults and no log; what the others have is told in `contestants.py`. FastStream alone "
+        f"lets rows through that are there already, without a database.{absent}"
     )
     return Result(f"peers: draining {sizes.backlog:,}, one process", lines, note, _targets(rates))
 

@@ -14,6 +14,8 @@ from benchmarks.results import Value
 
 # How often the database is asked whether all is settled, once all is handled.
 _LOOK_EVERY: Final = 0.002
+# How often several processes are asked how far they are; one tells by itself.
+_ASK_EVERY: Final = 0.01
 
 # Claims that wait; a vacuum may as well.
 _WAITING: Final = """
@@ -69,7 +71,7 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
     took = time.monotonic() - began
     usage: Usage = await stage.bench.meter.since(before)
     spent = await _processor(children) - spent
-    handled = sum([(await child.ask("look"))["handled"] for child in children])
+    handled = await _handled(children)
     connections = await control.fetchval(_CONNECTIONS) - before_any
     await asyncio.gather(*(child.ask("stop") for child in children))
     return Turn(
@@ -81,10 +83,21 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
     )
 
 
+async def consume(stage: Stage, entry: Entry, count: int) -> Turn:
+    """Let messages through that need no database."""
+    child = await stage.child(entry)
+    await child.ask("start", expected=count, options=dict(entry.options))
+    spent, began = child.cpu, time.monotonic()
+    took = (await child.ask("wait"))["at"] - began
+    spent = child.cpu - spent
+    await child.ask("stop")
+    return Turn(rate=count / took, python_us=1e6 * spent / count, postgres_us=None, wal=0.0, connections=0)
+
+
 async def _start(child: Child, entry: Entry, load: Load, processes: int) -> None:
     await child.ask(
         "start",
-        # Several share a backlog as it comes, so the database tells when it is done.
+        # Several share a backlog as it comes, so none of them knows when it is done.
         expected=load.handled if processes == 1 else -1,
         failures=load.failures,
         retry_after=load.retry_after,
@@ -97,12 +110,20 @@ async def _until_done(stage: Stage, entry: Entry, load: Load, children: Sequence
     control, contestant = stage.bench.control, entry.contestant
     if len(children) == 1:
         await children[0].ask("wait")
+    else:
+        async with asyncio.timeout(PATIENCE):
+            while await _handled(children) < load.handled:  # noqa: ASYNC110 - other processes know
+                await asyncio.sleep(_ASK_EVERY)
     if load.handled < load.backlog:
         return
     left = f"SELECT EXISTS (SELECT FROM {contestant.table} WHERE {contestant.unsettled})"
     async with asyncio.timeout(PATIENCE):
         while await control.fetchval(left):  # noqa: ASYNC110 - the database knows
             await asyncio.sleep(_LOOK_EVERY)
+
+
+async def _handled(children: Sequence[Child]) -> int:
+    return sum([(await child.ask("look"))["handled"] for child in children])
 
 
 async def _processor(children: Sequence[Child]) -> float:

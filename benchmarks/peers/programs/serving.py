@@ -43,14 +43,16 @@ class Notes:
     def __init__(self, expected: int, failures: int) -> None:
         self.handled = 0
         self.times: dict[int, list[float]] = defaultdict(list)
-        self._expected = expected
+        self.expected = expected
         self._failures = failures
         self._complete = asyncio.Event()
+        # Set when somebody waits: what needs no database begins then.
+        self.awaited = asyncio.Event()
 
     def count(self) -> None:
         """Take note that a message was handled."""
         self.handled += 1
-        if self.handled == self._expected:
+        if self.handled == self.expected:
             self._complete.set()
 
     def see(self, number: int) -> None:
@@ -63,6 +65,7 @@ class Notes:
 
     async def complete(self) -> None:
         """Wait for as many messages as are expected."""
+        self.awaited.set()
         await self._complete.wait()
 
 
@@ -198,9 +201,10 @@ class Server:
         return {"seconds": time.monotonic() - began}
 
     async def commit(self, number: int, delay: float | None = None) -> dict[str, Any]:
-        """Publish one message."""
+        """Publish one message; `began` is before its transaction, which is when its delay begins at the earliest."""
         assert self._publisher is not None
-        return {"at": await self._publisher.commit(message(number), delay)}
+        began = time.monotonic()
+        return {"began": began, "at": await self._publisher.commit(message(number), delay)}
 
     async def close(self) -> None:
         """Disconnect the clients."""
