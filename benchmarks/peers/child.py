@@ -15,6 +15,9 @@ from benchmarks.scenario import Bench
 
 # How much of what a program has written is told when it fails.
 _TOLD: Final = 3_000
+# As `serving.py` has it, which is not to be imported from here.
+_DSN_VARIABLE: Final = "PEERS_DSN"
+_IN_EACH: Final = {"PYTHONDONTWRITEBYTECODE": "1"}
 # How long a program may take to end, when there is no more to do.
 _ENDS_IN: Final = 10.0
 # An answer may hold the times of thousands of messages.
@@ -26,7 +29,8 @@ class Child:
 
     def __init__(self, contestant: Contestant, dsn: str, *, uvloop: bool) -> None:
         self._contestant = contestant
-        self._arguments = ["--dsn", dsn, "--table", contestant.table, *(["--uvloop"] if uvloop else [])]
+        self._dsn = dsn
+        self._arguments = ["--table", contestant.table, *(["--uvloop"] if uvloop else [])]
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process: Process | None = None
         self.cpu = 0.0
@@ -44,7 +48,7 @@ class Child:
             stdin=PIPE,
             stdout=PIPE,
             stderr=self._log,
-            env={**environment, "PYTHONPATH": contestant.path, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**environment, **_IN_EACH, "PYTHONPATH": contestant.path, _DSN_VARIABLE: self._dsn},
             limit=_LONGEST_ANSWER,
         )
         self.hello = await self._answer()

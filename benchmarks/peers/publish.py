@@ -50,7 +50,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(single=64, batched=2_000, rounds=1),
-    "quick": Sizes(single=2_000, batched=20_000, rounds=5),
+    "quick": Sizes(single=1_000, batched=20_000, rounds=5),
     "full": Sizes(single=5_000, batched=50_000, rounds=11),
 }
 

@@ -21,6 +21,8 @@ from typing import Any, Final, TextIO
 
 PAYLOAD_BYTES: Final = 256
 QUEUE: Final = "orders"
+# Where the database is: not among the arguments, which anybody on a machine can read.
+DSN_VARIABLE: Final = "PEERS_DSN"
 # Rows of a backlog are inserted so many at a time.
 _FILLED_AT_ONCE: Final = 1_000
 
@@ -259,7 +261,6 @@ def _version(package: str) -> str | None:
 def serve(kind: type[Contestant]) -> None:
     """Be the program of a contestant."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dsn", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--uvloop", action="store_true")
     arguments = parser.parse_args()
@@ -275,7 +276,7 @@ def serve(kind: type[Contestant]) -> None:
         }
         answers.write(json.dumps(hello) + "\n")
         answers.flush()
-        server = Server(kind(arguments.dsn, arguments.table))
+        server = Server(kind(os.environ[DSN_VARIABLE], arguments.table))
         if arguments.uvloop:
             import uvloop  # noqa: PLC0415 - not everybody has it
 
