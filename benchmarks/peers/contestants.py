@@ -1,11 +1,12 @@
 """Who takes part, where each is installed, and with which settings.
 
 Peers get the best settings that were found, and their defaults beside those where a target names them. What was tried,
-on drains of 20,000:
+on drains of 10,000 in two rounds (800 for Procrastinate); where several were equal but for noise, one was taken:
 
-- the original: 1, 2, 4 and 8 workers; fetches and flushes of 10, 100, 500 and 1,000; with its log and without;
-- PgQueuer: batches of 10 (its default), 100, 250, 500, 1,000 and 2,000; with and without aggregation of its log;
-- Procrastinate: 1, 4, 10 and 30 jobs side by side; as many connections, or 4; jobs deleted, or kept.
+- the original: 1, 2, 4 and 8 workers; fetches and flushes of 100, 500 and 1,000. From 500 on all are equal;
+- PgQueuer: batches of 10 (its default), 100, 250, 500, 1,000 and 2,000. From 100 on its rate is equal, and from 500 on
+  what it costs Postgres; whether its log is aggregated makes no difference;
+- Procrastinate: 1, 4, 10 and 30 jobs side by side, with as many connections or 4; jobs deleted, or kept.
 
 For retries the original also got the shortest sleeps that its polling takes, else it sleeps while rows are due.
 All of them run on the same event loop: asyncio's, and once more on uvloop, which PgQueuer's command line uses.
@@ -90,7 +91,7 @@ class Entry:
 _QUICK_ORIGINAL: Final = {"max_workers": 2, "fetch_batch_size": 500, "terminal_flush_batch_size": 500}
 # Aggregating its log is what an operator wants, and every 30 s: off, so that it does not fall into one turn.
 _QUICK_PGQUEUER: Final = {"batch_size": 500, "log_aggregation_interval": 0}
-_QUICK_PROCRASTINATE: Final = {"concurrency": 10, "pool": 10, "delete_jobs": "always"}
+_QUICK_PROCRASTINATE: Final = {"concurrency": 4, "pool": 4, "delete_jobs": "always"}
 
 OURS_DEFAULTS: Final = Entry(OURS)
 BARE_LOOP: Final = Entry(BARE)

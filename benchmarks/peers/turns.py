@@ -21,7 +21,7 @@ _ASK_EVERY: Final = 0.01
 _WAITING: Final = """
 SELECT count(DISTINCT pid) FROM pg_locks
  WHERE relation = $1::text::regclass AND NOT granted AND mode <> 'ShareUpdateExclusiveLock'"""
-_CONNECTIONS: Final = """
+CONNECTIONS: Final = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
 
@@ -54,7 +54,7 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
     await children[0].ask("create")
     await children[0].ask("fill", count=load.backlog)
     await control.execute(f"VACUUM (ANALYZE) {contestant.table}")
-    before_any = await control.fetchval(_CONNECTIONS)
+    before_any = await control.fetchval(CONNECTIONS)
     # Whoever claims waits for this lock, so nobody begins before all are there.
     gate = control.transaction()
     await gate.start()
@@ -72,7 +72,7 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
     usage: Usage = await stage.bench.meter.since(before)
     spent = await _processor(children) - spent
     handled = await _handled(children)
-    connections = await control.fetchval(_CONNECTIONS) - before_any
+    connections = await control.fetchval(CONNECTIONS) - before_any
     await asyncio.gather(*(child.ask("stop") for child in children))
     return Turn(
         rate=handled / took,
