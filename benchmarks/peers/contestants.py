@@ -5,10 +5,10 @@ on drains of 10,000 in two rounds (800 for Procrastinate); where several were eq
 
 - the original: 1, 2, 4 and 8 workers; fetches and flushes of 100, 500 and 1,000. From 500 on all are equal;
 - PgQueuer: batches of 10 (its default), 100, 250, 500, 1,000 and 2,000. From 100 on its rate is equal, and from 500 on
-  what it costs Postgres; whether its log is aggregated makes no difference;
+  what it costs Postgres; whether its log is aggregated makes no difference that was seen;
 - Procrastinate: 1, 4, 10 and 30 jobs side by side, with as many connections or 4; jobs deleted, or kept.
 
-For retries the original also got the shortest sleeps that its polling takes, else it sleeps while rows are due.
+For retries the original takes part with short sleeps between its polls as well, and with more workers.
 All of them run on the same event loop: asyncio's, and once more on uvloop, which PgQueuer's command line uses.
 """
 

@@ -21,7 +21,7 @@ from benchmarks.scenario import Bench, Scale, Scenario
 FAILURES: Final = 2
 RETRY_AFTER: Final = 0.01
 TARGET: Final = 10.0
-# It polls for what is due again, so it gets the shortest sleeps that it takes without a warning of its own.
+# It polls for what is due again, so it also takes part with short sleeps.
 _IMPATIENT: Final = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.05}
 PATIENT_ORIGINAL: Final = Entry(ORIGINAL, "best", ORIGINAL_BEST.options)
 QUICK_ORIGINAL: Final = Entry(
