@@ -6,7 +6,7 @@ VENV ?= test
 # One more than there are cores: many tests wait, for a lease to run out or a server to come back.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
-.PHONY: help demo test lint bench plot docs soak clean
+.PHONY: help demo test lint bench peers plot docs soak clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -28,6 +28,9 @@ lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 bench: .venvs/test/.ready  ## what storage costs, side by side (ARGS="--help" for its options)
 	@.venvs/test/bin/python -m benchmarks $(ARGS)
 
+# Those of requirements/peer-*.txt: what the scenarios peers-… compare with, and ours with an event loop like theirs.
+peers: $(patsubst requirements/%.txt,.venvs/%/.ready,$(wildcard requirements/peer-*.txt))  ## install the peers for `make bench ARGS="--only peers"`
+
 plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json docs/images/ordering.svg")
 	@.venvs/plot/bin/python -m benchmarks.plot $(ARGS)
 
@@ -40,6 +43,13 @@ soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--second
 clean:  ## remove everything the other targets made
 	rm -rf .venvs site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A peer stands alone: our package has the name of one of them. Before the rule below, which would do for them too.
+.venvs/peer-%/.ready: requirements/peer-%.txt
+	@echo "Installing requirements/peer-$*.txt into .venvs/peer-$* (once)"
+	@rm -rf .venvs/peer-$* && $(PYTHON) -m venv --without-pip .venvs/peer-$*
+	@$(PYTHON) -m pip --python .venvs/peer-$*/bin/python --disable-pip-version-check install --quiet --no-deps -r $<
+	@touch $@
 
 # One virtual environment per requirements file. pip is borrowed from $(PYTHON), so a Python without ensurepip will do.
 .venvs/%/.ready: requirements/%.txt pyproject.toml

@@ -60,11 +60,16 @@ def _seconds(text: str) -> float:
 
 
 def _scenarios(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
+    names = [name for given in text.split(",") for name in _family(given.strip())]
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
     return names
+
+
+def _family(name: str) -> list[str]:
+    """Tell which scenarios a name stands for: its own, or all that begin with it, as those of the peers do."""
+    return [name] if name in SCENARIOS else [each for each in SCENARIOS if each.startswith(f"{name}-")] or [name]
 
 
 @contextmanager

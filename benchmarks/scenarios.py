@@ -16,9 +16,18 @@ from benchmarks import (
     snapshot,
     strategies,
 )
+from benchmarks.peers import connections as peers_connections
+from benchmarks.peers import drain as peers_drain
+from benchmarks.peers import latency as peers_latency
+from benchmarks.peers import publish as peers_publish
+from benchmarks.peers import retries as peers_retries
+from benchmarks.peers import timers as peers_timers
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay)
+    for module in (
+        *(claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay),
+        *(peers_drain, peers_retries, peers_publish, peers_latency, peers_timers, peers_connections),
+    )
 }

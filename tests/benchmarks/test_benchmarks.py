@@ -98,6 +98,12 @@ def test_the_command_can_be_repeated_elsewhere() -> None:
     assert command(options) == 'make bench ARGS="--full --only claim,drain --dsn DSN --seed 7"'
 
 
+def test_one_name_stands_for_all_scenarios_of_the_peers() -> None:
+    names = parse(["--only", "peers,claim"]).only
+    assert names == [*(name for name in SCENARIOS if name.startswith("peers-")), "claim"]
+    assert len(names) > 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

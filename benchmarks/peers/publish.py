@@ -1,0 +1,126 @@
+"""Publishing: a message in each transaction, from one client and from sixteen, and batches."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from benchmarks.measure import Spread, Usage, ratios, spread
+from benchmarks.peers.child import Stage
+from benchmarks.peers.contestants import (
+    BARE_LOOP,
+    ORIGINAL_BEST,
+    OURS_DEFAULTS,
+    PGQUEUER_BEST,
+    PROCRASTINATE_BEST,
+    Entry,
+    unset,
+)
+from benchmarks.results import Lines, Result, Target
+from benchmarks.scenario import Bench, Scale, Scenario
+
+ORIGINAL: Final = unset(ORIGINAL_BEST)
+ENTRIES: Final = (OURS_DEFAULTS, ORIGINAL, unset(PGQUEUER_BEST), unset(PROCRASTINATE_BEST), BARE_LOOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """By how many clients, how many messages in a transaction; and how ours has to stand to the original."""
+
+    title: str
+    clients: int
+    batch: int | None
+    target: float
+
+
+WAYS: Final = (
+    Way("a message in each transaction, 1 client", 1, None, 1.7),
+    Way("a message in each transaction, 16 clients", 16, None, 3.0),
+    Way("1,000 messages in each transaction, 1 client", 1, 1_000, 3.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many messages one by one, how many in batches, and how often."""
+
+    single: int
+    batched: int
+    rounds: int
+
+
+SIZES: Final[dict[Scale, Sizes]] = {
+    "tiny": Sizes(single=64, batched=2_000, rounds=1),
+    "quick": Sizes(single=1_000, batched=20_000, rounds=5),
+    "full": Sizes(single=5_000, batched=50_000, rounds=11),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How many messages a second, and what each cost."""
+
+    rate: float
+    python_us: float
+    postgres_us: float | None
+    wal: float
+
+
+async def run(bench: Bench) -> list[Result]:
+    """Publish in each way."""
+    async with Stage(bench) as stage:
+        return [await _compare(stage, way) for way in WAYS]
+
+
+async def _compare(stage: Stage, way: Way) -> Result:
+    sizes = SIZES[stage.bench.scale]
+    count = sizes.single if way.batch is None else sizes.batched
+    entries, absent = await stage.present(*ENTRIES)
+    cases = {str(entry): partial(_publish, stage, entry, way, count) for entry in entries}
+    measured = await stage.bench.interleave(f"peers, {way.title}", cases, rounds=sizes.rounds)
+    rates = {case: [turn.rate for turn in turns] for case, turns in measured.items()}
+    ours = rates[str(OURS_DEFAULTS)]
+    lines: Lines = {}
+    for case, turns in measured.items():
+        lines[case] = {
+            "msg/s": Spread.of(rates[case]),
+            "ours to it": ratios(ours, rates[case]),
+            "Python µs": Spread.of([turn.python_us for turn in turns]),
+            "Postgres µs": spread([turn.postgres_us for turn in turns]),
+            "WAL B": Spread.of([turn.wal for turn in turns]),
+        }
+    note = (
+        "Ours and the original publish in an `AsyncSession` a transaction, with BEGIN and COMMIT; the others by a "
+        f"statement that commits itself, which is quicker and what they are made for. Each wakes its workers.{absent}"
+    )
+    return Result(f"peers: publishing, {way.title}", lines, note, _targets(way, rates))
+
+
+def _targets(way: Way, rates: dict[str, list[float]]) -> list[Target]:
+    if str(ORIGINAL) not in rates:
+        return []
+    ratio = ratios(rates[str(OURS_DEFAULTS)], rates[str(ORIGINAL)])
+    assert ratio is not None
+    return [Target(f"ours to {ORIGINAL}, {way.title}", ratio.median, at_least=way.target)]
+
+
+async def _publish(stage: Stage, entry: Entry, way: Way, count: int) -> Published:
+    child = await stage.child(entry)
+    await child.ask("create")
+    await child.ask("open", clients=way.clients)
+    spent, before = child.cpu, await stage.bench.meter.read()
+    answer = await child.ask("publish", count=count, clients=way.clients, batch=way.batch)
+    spent = child.cpu - spent
+    usage: Usage = await stage.bench.meter.since(before)
+    await child.ask("close")
+    await _check(stage, entry, count + way.clients)
+    postgres_us = None if usage.postgres_us is None else usage.postgres_us / count
+    return Published(count / answer["seconds"], 1e6 * spent / count, postgres_us, usage.wal_bytes / count)
+
+
+async def _check(stage: Stage, entry: Entry, expected: int) -> None:
+    found = await stage.bench.control.fetchval(f"SELECT count(*) FROM {entry.contestant.table}")
+    if found != expected:
+        raise AssertionError(f"{entry}: {found} messages were published, not {expected}.")
+
+
+SCENARIO: Final = Scenario("peers-publish", "ours, its peers and no framework publish, one by one and in batches", run)

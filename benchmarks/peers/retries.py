@@ -1,0 +1,92 @@
+"""Every message fails twice and then succeeds, with hardly a delay between."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from benchmarks.measure import Spread, ratios
+from benchmarks.peers.child import Stage
+from benchmarks.peers.contestants import (
+    ORIGINAL,
+    ORIGINAL_BEST,
+    OURS_DEFAULTS,
+    PGQUEUER_BEST,
+    PROCRASTINATE_BEST,
+    Entry,
+)
+from benchmarks.peers.turns import Load, columns, drain
+from benchmarks.results import Lines, Result, Target
+from benchmarks.scenario import Bench, Scale, Scenario
+
+FAILURES: Final = 2
+RETRY_AFTER: Final = 0.01
+TARGET: Final = 10.0
+# It polls for what is due again, so it also takes part with short sleeps.
+_IMPATIENT: Final = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.05}
+PATIENT_ORIGINAL: Final = Entry(ORIGINAL, "best", ORIGINAL_BEST.options)
+QUICK_ORIGINAL: Final = Entry(
+    ORIGINAL, "best, short sleeps", {"subscriber": {**ORIGINAL_BEST.options["subscriber"], **_IMPATIENT}}
+)
+MORE_WORKERS: Final = Entry(
+    ORIGINAL,
+    "best, short sleeps, 8 workers",
+    {"subscriber": {**QUICK_ORIGINAL.options["subscriber"], "max_workers": 8}},
+)
+NOTHING_FAILS: Final = Entry(OURS_DEFAULTS.contestant, "nothing fails")
+ENTRIES: Final = (
+    *(OURS_DEFAULTS, QUICK_ORIGINAL, MORE_WORKERS, PATIENT_ORIGINAL),
+    *(PGQUEUER_BEST, PROCRASTINATE_BEST, NOTHING_FAILS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many messages, and how often."""
+
+    messages: int
+    rounds: int
+
+
+SIZES: Final[dict[Scale, Sizes]] = {
+    "tiny": Sizes(messages=100, rounds=1),
+    "quick": Sizes(messages=2_000, rounds=3),
+    "full": Sizes(messages=4_000, rounds=11),
+}
+
+
+async def run(bench: Bench) -> list[Result]:
+    """Let each do with failures, in turn."""
+    sizes = SIZES[bench.scale]
+    async with Stage(bench) as stage:
+        entries, absent = await stage.present(*ENTRIES)
+        cases = {str(entry): partial(drain, stage, entry, _load(entry, sizes.messages)) for entry in entries}
+        measured = await bench.interleave("peers, retries", cases, rounds=sizes.rounds)
+    rates = {case: [turn.rate for turn in turns] for case, turns in measured.items()}
+    ours = rates[str(OURS_DEFAULTS)]
+    lines: Lines = {}
+    for case, turns in measured.items():
+        lines[case] = {
+            "msg/s": Spread.of(rates[case]),
+            "ours to it": ratios(ours, rates[case]),
+            **columns(turns),
+        }
+    targets = []
+    for peer in map(str, (QUICK_ORIGINAL, MORE_WORKERS, PATIENT_ORIGINAL)):
+        ratio = ratios(ours, rates[peer]) if peer in rates else None
+        if ratio is not None:
+            targets.append(Target(f"ours to {peer}", ratio.median, at_least=TARGET))
+    note = (
+        f"{sizes.messages:,} messages, each of which fails {FAILURES} times and succeeds then, "
+        f"{1000 * RETRY_AFTER:.0f} ms later each time (Procrastinate: at once); until the last is settled. "
+        f"Costs are those of a message with all its attempts.{absent}"
+    )
+    return [Result(f"peers: {sizes.messages:,} messages that fail twice", lines, note, targets)]
+
+
+def _load(entry: Entry, messages: int) -> Load:
+    if entry == NOTHING_FAILS:
+        return Load(messages, messages)
+    return Load(messages, messages, failures=FAILURES, retry_after=RETRY_AFTER)
+
+
+SCENARIO: Final = Scenario("peers-retries", "every message fails twice and then succeeds, ours and peers'", run)
