@@ -1,5 +1,6 @@
 """All that is taken from FastStream's private modules, so that a new FastStream can break one room only."""
 
+from fast_depends.core import CallModel
 from faststream._internal._compat import json_loads
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerUsecase
@@ -45,6 +46,7 @@ __all__ = [
     "BrokerMiddleware",
     "BrokerRouter",
     "BrokerUsecase",
+    "CallModel",
     "CallsCollection",
     "CodecProto",
     "ConfigComposition",

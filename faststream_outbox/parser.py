@@ -17,12 +17,12 @@ class OutboxParser:
     @staticmethod
     async def parse_message(message: OutboxDelivery) -> OutboxMessage:
         """Make a message of a row."""
-        return _open(message, message.headers or {})
+        return open_message(message)
 
     @staticmethod
     async def decode_message(message: StreamMessage[Any]) -> Any:
         """Decode a body as FastStream does, by its content type."""
-        return decode_message(message)
+        return _decode(message.body, message.content_type)
 
 
 class OutboxBatchParser:
@@ -95,8 +95,9 @@ class _Body:
     content_type: str | None
 
 
-def _open(row: OutboxDelivery, headers: dict[str, Any]) -> OutboxMessage:
-    row_id = str(row.id)
+def open_message(row: OutboxDelivery) -> OutboxMessage:
+    """Make a message of a row."""
+    row_id, headers = str(row.id), row.headers or {}
     return OutboxMessage(
         row,
         row.payload,
@@ -110,7 +111,7 @@ def _open(row: OutboxDelivery, headers: dict[str, Any]) -> OutboxMessage:
 
 def _open_alone(row: OutboxDelivery) -> OutboxMessage:
     """Make a message of one row of a batch; nobody else will tell it how it is decoded."""
-    message = _open(row, row.headers or {})
+    message = open_message(row)
     message.set_decoder(OutboxParser.decode_message)
     return message
 

@@ -47,7 +47,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         # Outcomes are written whenever the settler is free, so these bound a statement, not a wait.
         terminal_batch_size: int = 500,
         terminal_flush_interval_ms: float = 0.0,
-        retry_batch_size: int = 500,
+        retry_batch_size: int = 100,
         # A row that is to wait for a second or more does not mind a tenth.
         retry_flush_interval_ms: float = 100.0,
         batch: bool = False,

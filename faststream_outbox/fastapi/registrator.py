@@ -54,7 +54,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = 500,
         terminal_flush_interval_ms: float = 0.0,
-        retry_batch_size: int = 500,
+        retry_batch_size: int = 100,
         retry_flush_interval_ms: float = 100.0,
         batch: bool = False,
         max_records: int | None = None,

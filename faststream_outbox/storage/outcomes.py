@@ -8,6 +8,9 @@ from typing import Final, Literal, get_args
 from faststream_outbox.storage.checks import MAX_DELAY
 from faststream_outbox.storage.rows import Lease, NewRow
 
+# What was raised, or what kind of it: an exception keeps the frames of its handler, and all that these hold.
+Raised = BaseException | type[BaseException]
+
 FailureReason = Literal["max_deliveries", "retry_terminal", "rejected"]
 
 # Enough for a traceback's telling end; a row is not a log file.
@@ -37,14 +40,15 @@ class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
 
     The attempt's times are the database's `now()` where they are left out. `error` and `company` are not stored: the
-    one is what metrics name the failure by, the other how many rows failed together, of which one may be to blame.
+    one is what metrics name the failure by, for which its type will do, the other how many rows failed together, of
+    which one may be to blame.
     """
 
     delay_seconds: float
     attempts_count: int
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
-    error: BaseException | None = field(default=None, compare=False, repr=False)
+    error: Raised | None = field(default=None, compare=False, repr=False)
     company: int = field(default=1, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -5,11 +5,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
 from faststream_outbox.storage.parking import strip_cause
+
+# Headers up to this length are remembered, because others may have the same.
+_SHORT: Final = 1024
 
 # When a row is due, as epoch seconds, and its id.
 Position = tuple[float, int]
@@ -115,13 +119,13 @@ class OutboxRow:
     @property
     def headers(self) -> dict[str, Any] | None:
         """The headers, as they were published; `ValueError` when what is stored is no JSON object."""
-        if self.headers_json is None:
+        text = self.headers_json
+        if text is None:
             return None
-        headers = strip_cause(json.loads(self.headers_json))
-        if headers is None:
-            return None
-        if not isinstance(headers, dict):
-            raise ValueError(f"The headers of row {self.id} are no JSON object: {self.headers_json[:60]}")  # noqa: TRY004 - the value stored is wrong, not an argument
+        plain = _read_plain_headers(text) if len(text) <= _SHORT else None
+        headers = strip_cause(json.loads(text)) if plain is None else plain.copy()
+        if headers is not None and not isinstance(headers, dict):
+            raise ValueError(f"The headers of row {self.id} are no JSON object: {text[:60]}")
         return headers
 
     @property
@@ -153,6 +157,14 @@ class OutboxRow:
     def last_attempt_at(self) -> datetime | None:
         """When a handler last failed on the row."""
         return None if self.last_attempt_epoch is None else to_datetime(self.last_attempt_epoch)
+
+
+@lru_cache(maxsize=64)
+def _read_plain_headers(text: str) -> dict[str, Any] | None:
+    """Read headers that hold nothing but plain values: most rows have the same ones, and need a copy of them only."""
+    headers = strip_cause(json.loads(text))
+    plain = isinstance(headers, dict) and not any(isinstance(value, dict | list) for value in headers.values())
+    return headers if plain else None
 
 
 def to_datetime(epoch: float) -> datetime:

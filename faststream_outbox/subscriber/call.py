@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import Final, NoReturn
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -31,18 +31,14 @@ class _Sharing:
     It knows leases, not deliveries, which know it: in a circle, they would stay until the garbage collector comes.
     """
 
-    def __init__(self, store: Store, leases: Sequence[Lease], *, allowed: bool) -> None:
+    def __init__(self, store: Store, leases: Sequence[Lease]) -> None:
         self._store = store
         self._leases = leases
-        self._allowed = allowed
         self.transaction: SharedTransaction | None = None
         self.over = False
 
     def open_session(self) -> AsyncSession:
         """Return the session of the transaction, which is begun if it was not."""
-        if not self._allowed:
-            # Nor would its connection have been reckoned with, or what the handler raises been noticed.
-            raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
         if self.over:
             raise RuntimeError(
                 "There is a session for a message while its handler runs, and this handler has ended: nobody would "
@@ -59,14 +55,19 @@ class _Sharing:
             await self.transaction.rollback()
 
 
+def _refuse() -> NoReturn:
+    # Its connection has not been reckoned with, nor would what the handler raises be noticed.
+    raise RuntimeError("A handler asks for its message's session by a parameter: session: OutboxSession.")
+
+
 class Call:
     """Turns what a handler did with its messages into what becomes of their rows."""
 
     def __init__(self, store: Store, rows: Sequence[OutboxRow], *, shares_transaction: bool) -> None:
         self.deliveries = tuple(map(OutboxDelivery.of, rows))
         self._leases = [row.lease for row in rows]
-        self._sharing = _Sharing(store, self._leases, allowed=shares_transaction)
-        company, open_session = len(rows), self._sharing.open_session
+        self._sharing = _Sharing(store, self._leases) if shares_transaction else None
+        company, open_session = len(rows), _refuse if self._sharing is None else self._sharing.open_session
         for delivery in self.deliveries:
             delivery.company = company
             delivery.open_session = open_session
@@ -74,7 +75,7 @@ class Call:
     @property
     def shares_a_transaction(self) -> bool:
         """Whether the handler has asked for a session."""
-        return self._sharing.transaction is not None
+        return self._sharing is not None and self._sharing.transaction is not None
 
     @property
     def _ordered(self) -> bool:
@@ -87,12 +88,16 @@ class Call:
 
     async def abandon(self) -> None:
         """Undo what was written through the session."""
-        await self._sharing.abandon()
+        if self._sharing is not None:
+            await self._sharing.abandon()
 
     async def conclude(self, judge: Judge, error: BaseException | None) -> Handled:
         """Judge every message after the handler returned, or raised `error`; then commit or roll back."""
+        settlements = self._judge(judge, error)
+        if self._sharing is None:
+            return Handled(settlements)
         self._sharing.over = True
-        settlements, transaction = self._judge(judge, error), self._sharing.transaction
+        transaction = self._sharing.transaction
         if transaction is None:
             return Handled(settlements)
         if error is not None:

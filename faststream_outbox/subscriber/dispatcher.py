@@ -20,6 +20,10 @@ from faststream_outbox.subscriber.settler import Settler
 # When a call ends in a bug its rows are tried again, not in a tight loop.
 _AFTER_A_BUG: Final = 1.0
 
+# For how long handlers run one after the other before the event loop has its turn: long against a turn of it, short
+# against a round trip to the database.
+_AT_A_STRETCH: Final = 0.001
+
 
 class Worker(Loop):
     """One of the `max_workers` that handle rows side by side."""
@@ -48,9 +52,11 @@ class Worker(Loop):
         self._pace = pace
         self._on_dead = on_dead
         self._interruptible = interruptible
+        self._busy_until = 0.0
 
     async def step(self) -> None:
         """Wait for rows and handle them."""
+        await self._let_others_run()
         gathered, now = await self._gatherer.gather(), time.monotonic()
         rows = [held for held in gathered if self._may_run(held, now)]
         if rows and rows[0].ordered:
@@ -60,6 +66,12 @@ class Worker(Loop):
             self._conclude(handled)
             if error is not None:
                 raise error
+
+    async def _let_others_run(self) -> None:
+        """Leave the event loop now and then: a handler that waits for nothing would keep claims and settles waiting."""
+        if time.monotonic() >= self._busy_until:
+            await asyncio.sleep(0)
+            self._busy_until = time.monotonic() + _AT_A_STRETCH
 
     def _may_run(self, held: Held, now: float) -> bool:
         if now >= held.expires_at:

@@ -32,6 +32,11 @@ class Monitor:
         """Whether anybody hears what is recorded; what costs time to gather may be left out if not."""
         return True
 
+    def hears(self, level: int) -> bool:
+        """Tell whether a record of this level is written; what costs time to put in words may be left out if not."""
+        del level  # nor need anybody care here
+        return True
+
     def report(
         self,
         event: str,

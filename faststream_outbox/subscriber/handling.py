@@ -9,7 +9,7 @@ from faststream_outbox.storage import OutboxRow, Settled, Settlement
 NOTHING: Final = Settled()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Handled:
     """What became of the rows of one call, each of them.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
+from faststream_outbox.storage.outcomes import Raised
 from faststream_outbox.subscriber.events import Monitor, PlainError
 from faststream_outbox.subscriber.ledger import Held
 
@@ -33,9 +34,11 @@ class Journal:
 
     def settled(self, rows: Sequence[Held], outcomes: Sequence[Outcome]) -> None:
         """Tell that outcomes were written, each row's."""
+        # The log has nothing to tell of those that were handled, and not much of those that will be tried again.
+        unheard: tuple[type[Outcome], ...] = (Ack,) if self.monitor.hears(logging.INFO) else (Ack, Retry)
         counts = self.monitor.counts
         for held, outcome in zip(rows, outcomes, strict=True):
-            if counts or not isinstance(outcome, Ack):  # of which the log has nothing to tell
+            if counts or not isinstance(outcome, unheard):
                 self._settled(held, outcome)
 
     def _settled(self, held: Held, outcome: Outcome) -> None:
@@ -128,11 +131,15 @@ def _duration(held: Held) -> dict[str, float]:
     return {"duration_seconds": held.duration} if held.dispatched else {}
 
 
-def _because(error: BaseException | None) -> str:
+def _because(error: Raised | None) -> str:
     if isinstance(error, PlainError):
         return f": {str(error).rstrip('.')}"
-    return "" if error is None else f": {type(error).__name__}"
+    return "" if error is None else f": {_name_of(error)}"
 
 
-def _exception_type(error: BaseException | None) -> dict[str, str]:
-    return {} if error is None else {"exception_type": type(error).__name__}
+def _exception_type(error: Raised | None) -> dict[str, str]:
+    return {} if error is None else {"exception_type": _name_of(error)}
+
+
+def _name_of(error: Raised) -> str:
+    return error.__name__ if isinstance(error, type) else type(error).__name__

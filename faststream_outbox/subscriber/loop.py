@@ -72,12 +72,15 @@ class Loop(ABC):
         """Do one round of work, waiting for it first if there is none."""
 
     async def _run(self) -> None:
-        # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same.
-        while not (self._stopping or being_cancelled()):
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - it is what runs this
+        # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same. What is
+        # asked is whether somebody wants this task to end, not something that it awaited.
+        while not (self._stopping or task.cancelling()):
             try:
                 await self.step()
             except asyncio.CancelledError as leaked:
-                if self._stopping or being_cancelled():
+                if self._stopping or task.cancelling():
                     raise
                 # Somebody else's cancellation, leaking through what we awaited, is an error like any other.
                 await self._recover(leaked)
@@ -99,14 +102,10 @@ class Loop(ABC):
         await self._backoff.wait()
 
     def _succeed(self) -> None:
+        if not self._failures:
+            return
         self._backoff.reset()
         if self._failures > 1:
             message = f"{self.task} works again, after {self._failures} failures."
             self._monitor.report("recovered", message, level=logging.INFO)
         self._failures = 0
-
-
-def being_cancelled() -> bool:
-    """Tell whether it is the running task that somebody wants to end, not something that it awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

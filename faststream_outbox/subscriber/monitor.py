@@ -1,5 +1,6 @@
 """What happens inside a broker, told to its logger and its metrics recorder."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,19 @@ class BrokerMonitor(Monitor):
     def __init__(self, config: OutboxBrokerConfig, subscriber: str = "", queues: Sequence[str] = ()) -> None:
         super().__init__()
         self._config = config
+        self._counts = config.metrics_recorder is not ignore
         self._tags = {"subscriber": subscriber} if subscriber else {}
         self._origin = {**self._tags, "queue": ",".join(queues)} if queues else self._tags
 
     @property
     def counts(self) -> bool:
         """Whether there is a recorder."""
-        return self._config.metrics_recorder is not ignore
+        return self._counts
+
+    def hears(self, level: int) -> bool:
+        """Tell whether the broker's logger writes such records; of one that is no `Logger` nobody knows."""
+        logger = self._config.logger.logger.logger
+        return logger.isEnabledFor(level) if isinstance(logger, logging.Logger) else logger is not None
 
     def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
         """Write through the broker's logger; what is not about one row tells of which subscriber it is."""

@@ -60,19 +60,20 @@ class Settler(Loop):
 
     def put(self, *settlements: AnySettlement) -> None:
         """Hand over outcomes."""
-        if retries := [s for s in settlements if isinstance(s.outcome, Retry)]:
-            self._retry.put(retries)
-            settlements = tuple(s for s in settlements if not isinstance(s.outcome, Retry))
-        self._terminal.put(settlements)
+        if len(settlements) == 1:
+            self._basket(settlements[0]).put(settlements)
+        else:
+            self._terminal.put([s for s in settlements if self._basket(s) is self._terminal])
+            self._retry.put([s for s in settlements if self._basket(s) is self._retry])
         self._arrived.set()
 
     def take_over(self, settlements: Sequence[AnySettlement], settled: Settled) -> None:
         """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
-        left, done = settlements, settled.held | settled.lost
-        if done:
+        if settled.held or settled.lost:
             self._close_books(settled, settlements)
-            left = [settlement for settlement in left if settlement.lease not in done]
-        self.put(*left)
+            done = settled.held | settled.lost
+            settlements = [settlement for settlement in settlements if settlement.lease not in done]
+        self.put(*settlements)
 
     def hurry(self) -> None:
         """Wait for no company from now on: the subscriber is stopping."""
@@ -159,18 +160,16 @@ class Settler(Loop):
                 self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
 
     def _tell_of(self, written: Sequence[Held], verdicts: Mapping[Lease, AnySettlement]) -> None:
-        rows, outcomes, queues = list[Held](), list[Outcome](), set[str]()
+        rows, outcomes = list[Held](), list[Outcome]()
         for held in written:
             its = _outcomes(verdicts[held.lease])
             rows.extend(held.parts[: len(its)] if held.followers else [held])
             outcomes.extend(its)
         self._journal.settled(rows, outcomes)
-        for outcome in outcomes:
-            match outcome:
-                case Retry():
-                    self._expect(outcome.bounded_delay)
-                case Ack(outputs):
-                    queues.update(output.queue for output in outputs)
+        delays = [outcome.bounded_delay for outcome in outcomes if isinstance(outcome, Retry)]
+        if delays:
+            self._expect(min(delays))
+        queues = {output.queue for outcome in outcomes if isinstance(outcome, Ack) for output in outcome.outputs}
         if queues:
             self._announce(queues)
 

@@ -44,6 +44,7 @@ from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pipeline import Pipeline
 from faststream_outbox.subscriber.pulling import Pulling
 from faststream_outbox.subscriber.sessions import asks_for_session
+from faststream_outbox.subscriber.shortcut import Shortcut, is_straight
 from faststream_outbox.subscriber.signatures import check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.verdicts import Interrupted, Judge
@@ -83,6 +84,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._own_middlewares.append(PropagateHeaders)
         # Next to the producer, so that they see what the others made of a command.
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
+        self._shortcut: Shortcut | None = None
         self._pipeline: Pipeline | None = None
         self._pulling: Pulling | None = None
         self._unsubscribe: Callable[[], None] = _nothing
@@ -188,6 +190,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
+        own_middlewares = self._own_middlewares or self._last_middlewares
+        if not (self.config.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
+            self._shortcut = Shortcut(self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply)
 
         async def handle(rows: Sequence[OutboxRow]) -> Handled:
             call = Call(store, rows, shares_transaction=sharing)
@@ -250,6 +255,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     async def process(self, call: Call) -> None:
         """Run a call's rows through middlewares, filters and handler."""
+        if self._shortcut is not None and self._shortcut.is_open:
+            await self._shortcut.process(call.deliveries[0])
+            return
         message = call.deliveries if self.config.batch else call.deliveries[0]
         await self.process_message(cast("OutboxDelivery", message))
 

@@ -14,7 +14,7 @@ from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
-from faststream_outbox.subscriber.events import Monitor, describe
+from faststream_outbox.subscriber.events import Monitor, PlainError, describe
 from faststream_outbox.subscriber.giving_up import OnDead, give_up
 
 # Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
@@ -103,7 +103,8 @@ class Judge:
             delay = self._ask_strategy(delivery, error, attempts)
         if delay is None and company == 1:
             return self._dead("retry_terminal", delivery, error)
-        return Retry(delay or 0.0, attempts, error=error, company=company)
+        kept = error if error is None or isinstance(error, PlainError) else type(error)
+        return Retry(delay or 0.0, attempts, error=kept, company=company)
 
     def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None, attempts: int) -> float | None:
         now = delivery.database_now()
