@@ -1,7 +1,7 @@
 """Gives a handler its arguments as FastDepends does, without the stack and the tasks that most handlers do not need."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -23,7 +23,8 @@ def prepare(call: HandlerItem[Any], config: FastDependsConfig) -> Invoke:
     whole: Invoke = call.handler._wrapped_call  # type: ignore[assignment]  # noqa: SLF001 - set when a subscriber starts
     if not config.use_fastdepends or not isinstance(model, CallModel) or not _is_simple(model):
         return whole
-    invoke = partial(_call, model, (*model.keyword_args, *model.positional_args))
+    fields = [cast("ContextField", each) for each in model.custom_fields.values()]
+    invoke = partial(_call, model, fields, (*model.keyword_args, *model.positional_args))
     fixed = {_CONTEXT: config.context}
     if len(model.params) > 1:
         return partial(_unpack, invoke, fixed, whole)
@@ -72,9 +73,11 @@ async def _unpack(
     return await (invoke({**fixed, **body}) if isinstance(body, Mapping) else whole(message))
 
 
-async def _call(model: CallModel, names: tuple[str, ...], arguments: dict[str, Any]) -> Any:
-    for each in model.custom_fields.values():
-        arguments = ContextField.use(cast("ContextField", each), **arguments)
+async def _call(
+    model: CallModel, fields: Sequence[ContextField], names: Sequence[str], arguments: dict[str, Any]
+) -> Any:
+    for each in fields:
+        arguments = ContextField.use(each, **arguments)
     if model.serializer is not None:
         arguments.update(model.serializer(arguments))
     result = await model.call(**{name: arguments[name] for name in names if name in arguments})
