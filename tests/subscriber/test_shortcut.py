@@ -23,7 +23,7 @@ from faststream_outbox.subscriber.shortcut import Shortcut, is_straight
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 # Of objects that are not the same in two runs.
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_ADDRESS = re.compile(r"(0x|\.\.\.)[0-9a-f]+>")
 POLICIES = (AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL)
 
 
@@ -42,13 +42,27 @@ class Log:
         self.lines.append((level, str(msg), extra, type(exc_info)))
 
 
-def delivery(
-    body: bytes = b'{"id": 1}', headers: str | None = '{"content-type": "application/json"}'
-) -> OutboxDelivery:
+JSON = '{"content-type": "application/json"}'
+
+
+def delivery(body: bytes = b'{"id": 1}', headers: str | None = JSON) -> OutboxDelivery:
     now = time.time()
     return OutboxDelivery(
-        *(7, "orders", None, body, headers, None),
-        *(now, now, now, uuid4(), now, 0, 1, None, None),
+        id=7,
+        queue="orders",
+        entity_key=None,
+        payload=body,
+        headers_json=headers,
+        timer_id=None,
+        created_epoch=now,
+        next_attempt_epoch=now,
+        acquired_epoch=now,
+        acquired_token=uuid4(),
+        lease_expires_epoch=now,
+        attempts_count=0,
+        deliveries_count=1,
+        first_attempt_epoch=None,
+        last_attempt_epoch=None,
     )
 
 
