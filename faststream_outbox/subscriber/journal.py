@@ -22,6 +22,8 @@ class Journal:
 
     def claimed(self, queues: Sequence[str], rows: Sequence[OutboxRow]) -> None:
         """Tell that a claim came back."""
+        if not self.monitor.counts:
+            return
         counts = Counter(row.queue for row in rows) or {queues[0]: 0}
         for queue, count in counts.items():
             self.monitor.record("fetched", queue=queue, count=count)

@@ -60,11 +60,11 @@ class Settler(Loop):
 
     def put(self, *settlements: AnySettlement) -> None:
         """Hand over outcomes."""
-        if len(settlements) == 1:
-            self._basket(settlements[0]).put(settlements)
-        else:
-            self._terminal.put([s for s in settlements if self._basket(s) is self._terminal])
-            self._retry.put([s for s in settlements if self._basket(s) is self._retry])
+        retries = [s for s in settlements if isinstance(s.outcome, Retry)]
+        if retries:
+            self._retry.put(retries)
+            settlements = tuple(s for s in settlements if not isinstance(s.outcome, Retry))
+        self._terminal.put(settlements)
         self._arrived.set()
 
     def take_over(self, settlements: Sequence[AnySettlement], settled: Settled) -> None:
