@@ -71,7 +71,8 @@ PROCRASTINATE: Final = Contestant(
     version="3.10.0",
 )
 FASTSTREAM: Final = Contestant("FastStream alone", "alone.py", "peer-ours", "peers_none")
-ALL: Final = (OURS, BARE, FASTSTREAM, ORIGINAL, PGQUEUER, PROCRASTINATE)
+SESSION: Final = Contestant("AsyncSession alone", "session.py", "peer-ours", "peers_session")
+ALL: Final = (OURS, BARE, FASTSTREAM, SESSION, ORIGINAL, PGQUEUER, PROCRASTINATE)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ _QUICK_PROCRASTINATE: Final = {"concurrency": 4, "pool": 4, "delete_jobs": "alwa
 OURS_DEFAULTS: Final = Entry(OURS)
 BARE_LOOP: Final = Entry(BARE)
 FASTSTREAM_ALONE: Final = Entry(FASTSTREAM)
+SESSION_ALONE: Final = Entry(SESSION)
 ORIGINAL_DEFAULTS: Final = Entry(ORIGINAL, "defaults", {"log": True})
 ORIGINAL_BEST: Final = Entry(ORIGINAL, "best", {"subscriber": _QUICK_ORIGINAL})
 PGQUEUER_DEFAULTS: Final = Entry(PGQUEUER, "defaults")

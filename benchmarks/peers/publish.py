@@ -12,6 +12,7 @@ from benchmarks.peers.contestants import (
     OURS_DEFAULTS,
     PGQUEUER_BEST,
     PROCRASTINATE_BEST,
+    SESSION_ALONE,
     Entry,
     unset,
 )
@@ -19,7 +20,7 @@ from benchmarks.results import Lines, Result, Target
 from benchmarks.scenario import Bench, Scale, Scenario
 
 ORIGINAL: Final = unset(ORIGINAL_BEST)
-ENTRIES: Final = (OURS_DEFAULTS, ORIGINAL, unset(PGQUEUER_BEST), unset(PROCRASTINATE_BEST), BARE_LOOP)
+ENTRIES: Final = (OURS_DEFAULTS, ORIGINAL, unset(PGQUEUER_BEST), unset(PROCRASTINATE_BEST), SESSION_ALONE, BARE_LOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ async def _compare(stage: Stage, way: Way) -> Result:
         }
     note = (
         "Ours and the original publish in an `AsyncSession` a transaction, with BEGIN and COMMIT; the others by a "
-        f"statement that commits itself, which is quicker and what they are made for. Each wakes its workers.{absent}"
+        "statement that commits itself, which is quicker and what they are made for. Each wakes its workers, but for "
+        f"the `AsyncSession` alone, in which one plain INSERT runs: what is left when nothing is added to it.{absent}"
     )
     return Result(f"peers: publishing, {way.title}", lines, note, _targets(way, rates))
 

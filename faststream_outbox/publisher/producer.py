@@ -40,7 +40,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Write one message; returns its row's id, or None when its timer is waiting already."""
-        ids = await self._write(cmd, [await self._row(cmd, cmd.body, cmd.key)])
+        ids = await self._write(cmd, await self._rows(cmd, [cmd.body], [cmd.key]))
         return ids[0] if ids else None
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
@@ -53,17 +53,25 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         keys = [cmd.key] * len(bodies) if cmd.keys is None else list(cmd.keys)
         if len(keys) != len(bodies):
             raise ValueError(f"keys has {len(keys)} entries for {len(bodies)} messages: one each, None for no key.")
-        rows = [await self._row(cmd, body, key) for body, key in zip(bodies, keys, strict=True)]
-        return await self._write(cmd, rows)
+        return await self._write(cmd, await self._rows(cmd, bodies, keys))
 
     async def request(self, cmd: OutboxPublishCommand) -> NoReturn:
         """Refuse."""
         raise NotImplementedError(NO_REQUESTS)
 
-    async def _row(self, cmd: OutboxPublishCommand, body: Any, key: str | None) -> NewRow:
-        payload, content_type = await self.codec.encode(body, self.config.fd_config._serializer)  # noqa: SLF001 - as FastStream's own producers do
-        headers = seal(cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to)
-        return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)
+    async def _rows(self, cmd: OutboxPublishCommand, bodies: Sequence[Any], keys: Sequence[str | None]) -> list[NewRow]:
+        """Make a row of each body; what those of one content type share is checked, and encoded, once."""
+        encode, serializer = self.codec.encode, self.config.fd_config._serializer  # noqa: SLF001 - as FastStream's own producers do
+        rows, firsts = list[NewRow](), dict[str | None, NewRow]()
+        for body, key in zip(bodies, keys, strict=True):
+            payload, content_type = await encode(body, serializer)
+            first = firsts.get(content_type)
+            if first is None:
+                row = firsts[content_type] = _first_row(cmd, payload, content_type, key)
+            else:
+                row = first.beside(payload, key)
+            rows.append(row)
+        return rows
 
     async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         if cmd.session is None and cmd.answers is not None:
@@ -106,3 +114,8 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         else:
             row_id = await store.insert(session, rows[0], timer_conflict=cmd.timer_conflict, notify=notify)
         return [] if row_id is None else [row_id]
+
+
+def _first_row(cmd: OutboxPublishCommand, payload: bytes, content_type: str | None, key: str | None) -> NewRow:
+    headers = seal(cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to)
+    return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)

@@ -39,7 +39,7 @@ from faststream_outbox.storage.ordering.runs import run_of_acks
 from faststream_outbox.storage.ordering.statements import RunStatements
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.postgres_lane import PostgresConnection, deletion, leases_of
-from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, are_alike
 from faststream_outbox.storage.schema import notify_channel
 from faststream_outbox.storage.sharing import SharedTransaction
 from faststream_outbox.storage.statements import NOTIFY, SET_LOCAL, Statement, Statements
@@ -139,12 +139,21 @@ class PostgresStore(Store):
         """Insert rows in one statement through a synchronous session or connection."""
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
+        statement, values = self._insertion(rows)
+        [[ids, *_]] = self._insert(session, statement, values, notify=notify)
+        # Ids are drawn in the order of the rows; RETURNING promises no order, so the numbers themselves tell it.
+        return sorted(ids or ())
+
+    def _insertion(self, rows: Sequence[NewRow]) -> tuple[Statement, Iterable[Any]]:
+        """Choose the statement that inserts these rows, with what it takes."""
+        if are_alike(rows):
+            one, payloads = rows[0], [row.payload for row in rows]
+            values = (one.queue, payloads, one.headers_json, one.delay_seconds, one.due_epoch)
+            return self._statements.insert_alike, values
         columns = zip(
             *((r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows), strict=True
         )
-        records = self._insert(session, self._statements.insert_many, map(list, columns), notify=notify)
-        # Ids are drawn in the order of the rows; RETURNING promises no order, so the numbers themselves tell it.
-        return sorted(record[0] for record in records)
+        return self._statements.insert_many, map(list, columns)
 
     def _insert(
         self, session: Session | Connection, statement: Statement, values: Iterable[Any], *, notify: bool

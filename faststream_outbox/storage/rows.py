@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -50,6 +50,32 @@ class NewRow:
         self.payload = check_payload(self.payload)
         self.headers_json = encode_headers(headers)
         self.delay_seconds, self.due_epoch = check_schedule(activate_in, activate_at)
+
+    def beside(self, payload: bytes, key: str | None = None) -> "NewRow":
+        """Make another row that shares all else with this one, which was checked and encoded already."""
+        row = object.__new__(NewRow)
+        row.queue = self.queue
+        row.payload = check_payload(payload)
+        row.key = None if key is None else check_name("key", key)
+        row.timer_id = self.timer_id
+        row.headers_json = self.headers_json
+        row.delay_seconds = self.delay_seconds
+        row.due_epoch = self.due_epoch
+        return row
+
+
+def are_alike(rows: Sequence[NewRow]) -> bool:
+    """Tell whether rows, of which there are some, differ in nothing but their payloads, and have no keys."""
+    first = rows[0]
+    queue, headers, delay, due = first.queue, first.headers_json, first.delay_seconds, first.due_epoch
+    return all(
+        row.key is None
+        and row.headers_json == headers
+        and row.queue == queue
+        and row.delay_seconds == delay
+        and row.due_epoch == due
+        for row in rows
+    )
 
 
 class Lease(NamedTuple):

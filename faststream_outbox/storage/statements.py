@@ -114,8 +114,8 @@ SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 NOTIFY: Final = Statement("SELECT pg_notify($1::text, n.payload)::text FROM unnest($2::text[]) AS n(payload)")
 
 
-def _notifying(insert: Statement, parameter: int) -> Statement:
-    return Statement(f"{insert.text}, pg_notify(${parameter}::text, queue)::text")
+def _notifying(insert: Statement) -> Statement:
+    return Statement(f"{insert.text}, pg_notify($8::text, queue)::text")
 
 
 class Statements:
@@ -131,11 +131,13 @@ class Statements:
         self.insert_keyed_timer = self._insert(keyed=True, timer=True)
         self.extend_timer = self._extend_timer()
         self.insert_many = self._insert_many()
+        self.insert_alike = self._insert_alike()
         # By the statement without it: the same, and a notification that goes out with the caller's commit.
         self.notifying = {
-            **{one: _notifying(one, 8) for one in (self.insert, self.insert_keyed)},
-            **{one: _notifying(one, 8) for one in (self.insert_timer, self.insert_keyed_timer)},
-            self.insert_many: _notifying(self.insert_many, 7),
+            **{one: _notifying(one) for one in (self.insert, self.insert_keyed)},
+            **{one: _notifying(one) for one in (self.insert_timer, self.insert_keyed_timer)},
+            self.insert_many: self._insert_many(notify=True),
+            self.insert_alike: self._insert_alike(notify=True),
         }
         self.cancel_timer = self._cancel_timer()
         self.read = self._read()
@@ -176,20 +178,34 @@ RETURNING id""")
    AND o.next_attempt_at < {due}
 RETURNING o.id""")
 
-    def _insert_many(self) -> Statement:
+    def _insert_many(self, *, notify: bool = False) -> Statement:
         # All stripes are locked, in their order, before the sort lets the first row through to draw its id.
         stripe = lock_stripe("r.queue", "r.key")
+        told = "(SELECT count(pg_notify($7::text, q.queue)) FROM (SELECT DISTINCT r.queue FROM input r) q)"
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::float8[], $6::float8[])
            WITH ORDINALITY AS r(queue, key, payload, headers, delay, due, n)),
 locked AS MATERIALIZED (
   SELECT count(pg_advisory_xact_lock({self._lock_class}, s.stripe)) AS n
-    FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s)
-INSERT INTO {self._outbox} (queue, entity_key, payload, headers, next_attempt_at)
-SELECT r.queue, r.key, r.payload, r.headers::jsonb,
-       coalesce(to_timestamp(r.due), now() + make_interval(secs => r.delay), now())
-  FROM locked CROSS JOIN input r ORDER BY r.n
-RETURNING id""")
+    FROM (SELECT DISTINCT {stripe} AS stripe FROM input r WHERE r.key IS NOT NULL ORDER BY 1) s),
+made AS (
+  INSERT INTO {self._outbox} (queue, entity_key, payload, headers, next_attempt_at)
+  SELECT r.queue, r.key, r.payload, r.headers::jsonb,
+         coalesce(to_timestamp(r.due), now() + make_interval(secs => r.delay), now())
+    FROM locked CROSS JOIN input r ORDER BY r.n
+  RETURNING id)
+SELECT array_agg(m.id){f", {told}" if notify else ""} FROM made m""")
+
+    def _insert_alike(self, *, notify: bool = False) -> Statement:
+        # What all rows share is sent, and read, once: in a sub-select, which is not evaluated for each row.
+        due = _DUE.replace("$6", "$4").replace("$7", "$5")
+        told = ", pg_notify($6::text, $1::text)::text" if notify else ""
+        return Statement(f"""WITH made AS (
+  INSERT INTO {self._outbox} (queue, payload, headers, next_attempt_at)
+  SELECT $1::text, r.payload, (SELECT $3::text::jsonb), (SELECT {due})
+    FROM unnest($2::bytea[]) WITH ORDINALITY AS r(payload, n) ORDER BY r.n
+  RETURNING id)
+SELECT array_agg(m.id){told} FROM made m""")
 
     def _cancel_timer(self) -> Statement:
         # SKIP LOCKED: a row that somebody is claiming just now is in flight, and nobody waits for anybody.

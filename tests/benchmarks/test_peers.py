@@ -15,6 +15,7 @@ from benchmarks.peers.contestants import (
     OURS,
     OURS_DEFAULTS,
     ROOT,
+    SESSION,
     Contestant,
     Entry,
 )
@@ -23,7 +24,7 @@ from benchmarks.peers.turns import Load, drain
 from benchmarks.scenario import Bench
 from faststream_outbox.embedded import Database
 
-QUEUES = [contestant for contestant in ALL if contestant is not FASTSTREAM]
+QUEUES = [contestant for contestant in ALL if contestant not in (FASTSTREAM, SESSION)]
 
 
 @pytest.fixture

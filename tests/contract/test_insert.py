@@ -83,6 +83,59 @@ async def test_many_rows_keep_their_schedules(backend: Backend) -> None:
     assert absolute.next_attempt_at == at
 
 
+async def test_rows_that_are_alike_get_their_ids_in_the_order_given(backend: Backend) -> None:
+    at = datetime(2040, 1, 1, tzinfo=UTC)
+    first = NewRow("q", b"0", {"n": 1}, activate_at=at)
+    async with backend.transaction() as session:
+        ids = await backend.store.insert_many(session, [first, *(first.beside(b"%d" % n) for n in range(1, 500))])
+        later = NewRow("q", b"", activate_in=timedelta(seconds=90))
+        [last, _] = await backend.store.insert_many(session, [later, later.beside(b"")])
+    stored = {row.id: row for row in await backend.rows()}
+    assert ids == sorted(set(ids))
+    assert [stored[row_id].payload for row_id in ids] == [b"%d" % n for n in range(500)]
+    shared = [(row.queue, row.entity_key, row.headers, row.next_attempt_at) for row in map(stored.__getitem__, ids)]
+    assert shared == [("q", None, {"n": 1}, at)] * 500
+    waits = stored[last].next_attempt_at - stored[last].created_at
+    assert waits == pytest.approx(timedelta(seconds=90), abs=timedelta(seconds=1))
+    assert stored[last].headers is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        NewRow("other", b"", {"n": 1}),
+        NewRow("q", b"", {"n": 2}),
+        NewRow("q", b""),
+        NewRow("q", b"", {"n": 1}, key="k"),
+        NewRow("q", b"", {"n": 1}, activate_in=timedelta(hours=1)),
+        NewRow("q", b"", {"n": 1}, activate_at=datetime(2040, 1, 1, tzinfo=UTC)),
+    ],
+    ids=["queue", "headers", "no headers", "key", "delay", "instant"],
+)
+@pytest.mark.parametrize("other_first", [False, True], ids=["last", "first"])
+async def test_one_row_among_many_may_be_different(backend: Backend, other: NewRow, *, other_first: bool) -> None:
+    usual = NewRow("q", b"", {"n": 1})
+    rows = [other, usual] if other_first else [usual, other]
+    async with backend.transaction() as session:
+        await backend.store.insert_many(session, rows)
+    stored = await backend.rows()
+    assert [(row.queue, row.entity_key, row.headers_json) for row in stored] == [
+        (row.queue, row.key, row.headers_json) for row in rows
+    ]
+    assert [row.next_attempt_at > row.created_at for row in stored] == [
+        row.delay_seconds is not None or row.due_epoch is not None for row in rows
+    ]
+
+
+def test_a_row_beside_another_is_checked_where_it_differs() -> None:
+    row = NewRow("q", b"1", {"n": 1}, activate_in=timedelta(seconds=5))
+    assert row.beside(b"2", "k") == NewRow("q", b"2", {"n": 1}, key="k", activate_in=timedelta(seconds=5))
+    with pytest.raises(ValueError, match="key is empty"):
+        row.beside(b"", "")
+    with pytest.raises(TypeError, match="bytes"):
+        row.beside("text")  # type: ignore[arg-type]
+
+
 async def test_no_rows_are_no_work(backend: Backend) -> None:
     async with backend.transaction() as session:
         assert await backend.store.insert_many(session, []) == []

@@ -84,6 +84,18 @@ async def test_statements_per_insert(postgres: PostgresBackend) -> None:
         assert len(sent) == 3
 
 
+async def test_what_rows_share_is_sent_once(postgres: PostgresBackend) -> None:
+    sent: list[Any] = []
+    event.listen(
+        postgres.engine.sync_engine, "before_cursor_execute", lambda _c, _k, _s, values, *_: sent.append(values)
+    )
+    row = NewRow("q", b"payload", {"name": "value"})
+    async with postgres.transaction() as session:
+        await postgres.store.insert_many(session, [row] * 1000)
+    values = sent[0].values() if isinstance(sent[0], dict) else sent[0]
+    assert [value for value in values if isinstance(value, list)] == [[b"payload"] * 1000]
+
+
 async def updates(connection: AsyncConnection) -> tuple[int, int]:
     """Count the updates of this transaction, and those that touched no index."""
     counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'outbox'"
