@@ -42,7 +42,7 @@ def test_what_was_not_asked_for_is_not_told() -> None:
     [
         ([], [name for name in SCENARIOS if name in {aim.scenario for aim in AIMS}]),
         (["--full"], list(SCENARIOS)),
-        (["--only", "drain,keys"], ["drain", "keys"]),
+        (["--only", "drain,scale"], ["drain", "scale"]),
     ],
 )
 def test_quick_is_what_is_aimed_at_and_full_is_everything(arguments: list[str], expected: list[str]) -> None:
