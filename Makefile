@@ -34,8 +34,8 @@ bench: .venvs/test/.ready  ## ours beside its peers, in about 5 minutes (ARGS="-
 # Those of requirements/peer-*.txt: what the scenarios peers-… compare with, and ours with an event loop like theirs.
 peers: $(patsubst requirements/%.txt,.venvs/%/.ready,$(wildcard requirements/peer-*.txt))  ## install what `make bench` compares with
 
-plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json docs/images/ordering.svg")
-	@.venvs/plot/bin/python -m benchmarks.plot $(ARGS)
+plot: .venvs/plot/.ready  ## the plots of the documentation, from what `make bench` wrote (ARGS="results.json")
+	@.venvs/plot/bin/python -m benchmarks.plots $(ARGS)
 
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
