@@ -14,7 +14,7 @@ WORKERS: Final[dict[Scale, tuple[int, ...]]] = {"tiny": (1, 16), "quick": (1, 16
 # Enough for all that works side by side to have something to do.
 _MESSAGES: Final = 500
 # For how many seconds each is watched: some connect only when they do what they do now and then.
-SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 2.0, "full": 20.0}
+SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 1.5, "full": 20.0}
 _LOOK_EVERY: Final = 0.1
 
 

@@ -27,7 +27,7 @@ AIMS: Final = {"p50": LATENCY_P50, "p99": LATENCY_P99}
 PERCENTILES: Final = {"p50": 50, "p95": 95, "p99": 99}
 # Before the first message, so that everybody listens; then between two, so that each comes to an idle worker.
 _SETTLE: Final = 0.5
-_GAP: Final = 0.02
+_GAP: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(seconds=2.0, messages=2),
-    "quick": Sizes(seconds=25.0, messages=50),
+    "quick": Sizes(seconds=20.0, messages=50),
     "full": Sizes(seconds=240.0, messages=100),
 }
 
