@@ -26,8 +26,9 @@ CLIENTS: Final = 8
 BATCH: Final = 1_000
 PROCESSES: Final = 2
 PAYLOADS: Final = (256, 1_000, 8_000)
-CORES: Final = (2, 8, 32)
-# Which share of a server's processors its outbox may take.
+# Processors, and megabytes a second that the disk writes.
+SERVERS: Final = {2: 50, 8: 200, 32: 800}
+# Which share of both an outbox may take.
 SHARE: Final = 0.5
 BACKLOGS: Final = (1_000_000, 10_000_000, 100_000_000)
 
@@ -195,7 +196,7 @@ def _told(costs: Mapping[str, list[Cost]]) -> Result:
 
 
 def _carried(costs: Mapping[str, Cost]) -> Result:
-    """Calculate what processors of a server are enough for."""
+    """Calculate what the processors and the disk of a server are enough for."""
     lines: Lines = {}
     ways = {
         "without keys": costs[IN_IT] + costs[HANDLED],
@@ -204,18 +205,21 @@ def _carried(costs: Mapping[str, Cost]) -> Result:
     }
     for way, cost in ways.items():
         handled = costs[HANDLED_KEY if way == "with keys" else HANDLED]
-        for cores in CORES:
-            rate = SHARE * cores * 1e6 / max(cost.postgres_us, 1.0)
-            lines[f"{cores} cores, {way}"] = {
+        for cores, megabytes in SERVERS.items():
+            by_processors = SHARE * cores * 1e6 / max(cost.postgres_us, 1.0)
+            by_disk = SHARE * megabytes * 1e6 / max(cost.wal, 1.0)
+            rate = min(by_processors, by_disk)
+            lines[f"{cores} cores, {megabytes} MB/s, {way}"] = {
                 "messages a second": rate,
-                "WAL, MB/s": rate * cost.wal / 1e6,
+                "by its processors": by_processors,
+                "by its disk": by_disk,
                 "WAL a day, GB": rate * cost.wal * 86_400 / 1e9,
                 "cores for handlers": rate * handled.python_us / 1e6,
             }
     note = (
         f"Calculated from what a message costs: its publishing, its claim and its settle, with {SHARE:.0%} of the "
-        "server's processors. It is a bound from above: vacuum, checkpoints and others' locks are not in it, and "
-        "handlers do nothing."
+        "server's processors and of what its disk writes. It is a bound from above: vacuum, checkpoints and others' "
+        "locks are not in it, and handlers do nothing."
     )
     return Result("what a server carries", lines, note)
 

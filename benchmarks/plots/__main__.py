@@ -20,7 +20,7 @@ PLOTS: Final[dict[str, tuple[Callable[[Mapping[str, Any], Path], None], tuple[st
     "latency": (latency, ("peers-latency",)),
 }
 IMAGES: Final = Path("docs/images")
-# The page with tables, and the scenario that they come from.
+# The page with tables and plots, and the scenario that the tables come from.
 PAGE: Final = Path("docs/scale.md")
 TABLES: Final = "scale"
 
@@ -34,15 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = {}
     for file in options.results:
         results |= json.loads(file.read_text())["results"]
+    drawn = {}
     for name, (draw, needed) in PLOTS.items():
         if all(results.get(scenario) for scenario in needed):
             draw(results, options.to / f"{name}.svg")
-            print(options.to / f"{name}.svg")
+            drawn[name] = f"{IMAGES.name}/{name}.svg"
         else:
             print(f"no {name}.svg: it needs {', '.join(needed)}", file=sys.stderr)
-    if results.get(TABLES):
-        renew(PAGE, results[TABLES])
-        print(PAGE)
+    if options.to == IMAGES:
+        renew(PAGE, results.get(TABLES, ()), drawn)
+    print(f"{', '.join(drawn) or 'nothing'} drawn in {options.to}")
     return 0
 
 

@@ -18,6 +18,8 @@ LOOK: Final = {
     "axes.spines.right": False,
     "grid.color": "#e0e0e0",
 }
+# So many fit beside each other below the drawing.
+_MOST_LABELS: Final = 4
 # A line's name, and where it stands on the horizontal axis: "HeadLease, 4 claimers".
 _CASE: Final = re.compile(r"(?P<name>.+), (?P<at>[\d,]+) (?:claimers?|process(?:es)?|rows)")
 
@@ -43,11 +45,11 @@ def drawing(file: Path, *, columns: int = 1) -> Iterator[Any]:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - same
 
     with mpl.rc_context(LOOK):
-        figure, axes = plt.subplots(1, columns, figsize=(2 + 3.5 * columns, 3.6), layout="constrained")
+        figure, axes = plt.subplots(1, columns, figsize=(3 + 3 * columns, 3.6), layout="constrained")
         yield axes
         first = axes if columns == 1 else axes[0]
         handles, labels = first.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), _MOST_LABELS), frameon=False)
         figure.savefig(file, metadata={"Date": None, "Creator": None})
         plt.close(figure)
 

@@ -1,4 +1,8 @@
+import re
+
 from benchmarks.measure import Spread
+from benchmarks.peers.contestants import ROOT
+from benchmarks.plots.__main__ import PAGE, PLOTS
 from benchmarks.plots.peers import style
 from benchmarks.plots.style import lines_of
 from benchmarks.plots.tables import renewed
@@ -24,9 +28,23 @@ def test_a_page_gets_the_tables_that_it_has_marks_for() -> None:
     )
     costs = Result("costs", {"a message": {"µs": Spread.of([1.0, 2.0, 3.0]), "B": 7.0}}, "").as_json()
     table = "|  | µs | B |\n| --- | ---: | ---: |\n| a message | 2.00 (1.50…2.50) | 7.00 |"
-    once = renewed(page, [costs])
+    once = renewed(page, [costs], {})
     assert once == page.replace("old", table)
-    assert renewed(once, [costs]) == once
+    assert renewed(once, [costs], {}) == once
+
+
+def test_a_page_gets_the_plots_that_it_has_marks_for() -> None:
+    page = "<!-- plot: churn: A rate -->\n<!-- end of plot -->\n<!-- plot: other: Another -->\n<!-- end of plot -->\n"
+    once = renewed(page, [], {"churn": "images/churn.svg"})
+    assert once == page.replace("rate -->\n", "rate -->\n\n![A rate](images/churn.svg)\n\n")
+    assert renewed(once, [], {"churn": "images/churn.svg"}) == once
+
+
+def test_every_mark_of_the_page_is_one_that_is_filled() -> None:
+    page = (ROOT / PAGE).read_text()
+    assert set(re.findall("<!-- plot: (.+?):", page)) <= set(PLOTS)
+    assert page.count("<!-- table: ") == page.count("<!-- end of table -->") == 4
+    assert page.count("<!-- plot: ") == page.count("<!-- end of plot -->") > 0
 
 
 def test_the_busiest_node_is_compared_with_the_mean() -> None:
