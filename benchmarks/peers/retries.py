@@ -44,7 +44,7 @@ QUICK: Final = tuple(entry for entry in ENTRIES if entry not in (PATIENT_ORIGINA
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many messages, how many for those who are slow, and how often."""
+    """How many messages, how many for the peers, who are slow at this, and how often."""
 
     messages: int
     slow: int
@@ -54,7 +54,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=100, slow=50, rounds=1),
-    "quick": Sizes(messages=2_000, slow=400, rounds=3, entries=QUICK),
+    "quick": Sizes(messages=2_000, slow=300, rounds=3, entries=QUICK),
     "full": Sizes(messages=4_000, slow=4_000, rounds=11),
 }
 
@@ -81,7 +81,7 @@ async def run(bench: Bench) -> list[Result]:
         if ratio is not None:
             targets.append(RETRIES.target(f"ours to {peer}", ratio.median))
     note = (
-        f"{sizes.messages:,} messages ({sizes.slow:,} for the original and Procrastinate), each of which fails "
+        f"{sizes.messages:,} messages ({sizes.slow:,} for the peers), each of which fails "
         f"{FAILURES} times and succeeds then, "
         f"{1000 * RETRY_AFTER:.0f} ms later each time (Procrastinate: at once); until the last is settled. "
         f"Costs are those of a message with all its attempts.{absent}"
@@ -90,7 +90,7 @@ async def run(bench: Bench) -> list[Result]:
 
 
 def _load(entry: Entry, sizes: Sizes) -> Load:
-    messages = sizes.slow if entry.contestant in (ORIGINAL, PROCRASTINATE_BEST.contestant) else sizes.messages
+    messages = sizes.messages if entry.contestant.ours else sizes.slow
     if entry == NOTHING_FAILS:
         return Load(messages, messages)
     return Load(messages, messages, failures=FAILURES, retry_after=RETRY_AFTER)
