@@ -25,14 +25,17 @@ lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/mypy
 	@.venvs/test/bin/lint-imports --no-cache
 
-bench: .venvs/test/.ready  ## what storage costs, side by side (ARGS="--help" for its options)
+# Who cannot be installed is left out, and so is the relay where there is no Kafka. Only the tables go to the standard output.
+bench: .venvs/test/.ready  ## ours beside its peers, in about 5 minutes (ARGS="--help" for its options)
+	@$(MAKE) --no-print-directory --keep-going peers >&2 || echo "Not all peers could be installed: those that miss are left out." >&2
+	@.venvs/test/bin/python -m tests.servers.kafka_jars >&2 || true
 	@.venvs/test/bin/python -m benchmarks $(ARGS)
 
 # Those of requirements/peer-*.txt: what the scenarios peers-… compare with, and ours with an event loop like theirs.
-peers: $(patsubst requirements/%.txt,.venvs/%/.ready,$(wildcard requirements/peer-*.txt))  ## install the peers for `make bench ARGS="--only peers"`
+peers: $(patsubst requirements/%.txt,.venvs/%/.ready,$(wildcard requirements/peer-*.txt))  ## install what `make bench` compares with
 
-plot: .venvs/plot/.ready  ## the plot of the documentation (ARGS="results.json docs/images/ordering.svg")
-	@.venvs/plot/bin/python -m benchmarks.plot $(ARGS)
+plot: .venvs/plot/.ready  ## the plots of the documentation, from what `make bench` wrote (ARGS="results.json")
+	@.venvs/plot/bin/python -m benchmarks.plots $(ARGS)
 
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)

@@ -6,25 +6,29 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import asyncpg
 from rich.console import Console
-from rich.status import Status
+from rich.markdown import Markdown
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from benchmarks.aims import AIMS, summary
 from benchmarks.machine import facts
 from benchmarks.results import Result
 from benchmarks.scenario import Bench, Scale
 from benchmarks.scenarios import SCENARIOS
-from faststream_outbox.embedded import Database, EmbeddedPostgres
+from faststream_outbox.embedded import Database, EmbeddedPostgres, ServerStartError
 
 DRIVERS: Final = ("asyncpg", "psycopg")
 # Enough memory and log that neither cold pages nor a checkpoint in the middle of a run are measured: keys are claimed
 # from all over a table of a million rows, which is a gigabyte.
 SETTINGS: Final = {"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
+# Counts the statements of whoever is measured in another process.
+COUNTING: Final = {"shared_preload_libraries": "pg_stat_statements"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -36,14 +40,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         epilog="scenarios: " + "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()),
     )
     scale = parser.add_mutually_exclusive_group()
-    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="about 10 minutes (default)")
-    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="more rounds, longer runs")
+    scale.add_argument(
+        "--quick", dest="scale", action="store_const", const="quick", help="P1 to P12, about 5 minutes (default)"
+    )
+    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="all scenarios, more rounds")
     parser.add_argument("--only", type=_scenarios, metavar="A,B", help=f"some scenarios only: {names}")
-    parser.add_argument("--driver", choices=DRIVERS, help="one driver only")
+    parser.add_argument("--driver", choices=DRIVERS, help="one driver only (quick: asyncpg, full: both)")
     parser.add_argument("--bin-dir", metavar="DIR", help="the programs of another Postgres installation")
     parser.add_argument("--dsn", help="a server of yours; a database is created there, and dropped at the end")
     parser.add_argument("--seed", type=int, default=1, help="of payloads and of the order of turns (default 1)")
-    parser.add_argument("--seconds", type=_seconds, help="how long the held snapshot is churned against (20, full 60)")
+    parser.add_argument("--seconds", type=_seconds, help="how long held snapshots are churned against (60)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here as well")
     parser.set_defaults(scale="quick")
     options = parser.parse_args(arguments)
@@ -78,8 +84,18 @@ def server(options: argparse.Namespace) -> Iterator[Database]:
     if options.dsn:
         yield Database(options.dsn)
         return
-    with EmbeddedPostgres(bin_dir=options.bin_dir, settings=SETTINGS) as started:
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(EmbeddedPostgres(bin_dir=options.bin_dir, settings=SETTINGS | COUNTING))
+        except ServerStartError:  # an installation without that library
+            started = stack.enter_context(EmbeddedPostgres(bin_dir=options.bin_dir, settings=SETTINGS))
         yield started.database
+
+
+def chosen(options: argparse.Namespace) -> list[str]:
+    """Tell which scenarios to run: those that were named, all of them, or those that P1 to P12 are read from."""
+    needed = SCENARIOS if options.scale == "full" else {aim.scenario for aim in AIMS}
+    return options.only or [name for name in SCENARIOS if name in needed]
 
 
 async def measure(database: Database, options: argparse.Namespace, console: Console) -> dict[str, list[Result]]:
@@ -87,29 +103,33 @@ async def measure(database: Database, options: argparse.Namespace, console: Cons
     control = await asyncpg.connect(database.dsn)
     scale: Scale = options.scale
     results = {}
+    names = chosen(options)
+    bar = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     try:
-        with console.status("") as status:
-            for name in options.only or SCENARIOS:
+        with Progress(*bar, console=console, transient=True) as progress:
+            task = progress.add_task("", total=len(names))
+            for name in names:
                 began = time.monotonic()
-                status.update(name)
+                progress.update(task, description=name)
                 bench = Bench(
                     database,
                     control,
                     scale=scale,
-                    drivers=(options.driver,) if options.driver else DRIVERS,
+                    drivers=(options.driver,) if options.driver else DRIVERS if scale == "full" else DRIVERS[:1],
                     seed=options.seed,
                     seconds=options.seconds,
-                    say=partial(_show, status, name),
+                    say=partial(_show, progress, task, name),
                 )
                 results[name] = await SCENARIOS[name].run(bench)
-                console.print(f"{name}: {time.monotonic() - began:.0f} s")
+                progress.advance(task)
+                console.print(f"{len(results)} of {len(names)}: {name}, {time.monotonic() - began:.0f} s")
     finally:
         await control.close()
     return results
 
 
-def _show(status: Status, scenario: str, text: str) -> None:
-    status.update(f"{scenario}: {text}")
+def _show(progress: Progress, task: TaskID, scenario: str, text: str) -> None:
+    progress.update(task, description=f"{scenario}: {text}")
 
 
 def command(options: argparse.Namespace) -> str:
@@ -136,6 +156,7 @@ def main() -> int:
             maintenance.drop_database(database)
     print(f"`{command(options)}`\n")
     print("\n".join(f"- {name}: {value}" for name, value in surroundings.items()))
+    print(f"\n{summary(results)}" if summary(results) else "")
     for tables in results.values():
         for table in tables:
             print(f"\n{table.markdown()}")
@@ -146,6 +167,8 @@ def main() -> int:
             "results": {name: [table.as_json() for table in tables] for name, tables in results.items()},
         }
         options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    # Once more where it is seen, when all the tables went to a file or have scrolled away.
+    console.print(Markdown(summary(results)))
     return 0
 
 

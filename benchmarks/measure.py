@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Self, TypeVar
 
+import asyncpg
+
 T = TypeVar("T")
 
 _COUNTERS: Final = """
@@ -16,7 +18,13 @@ SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint,
        ARRAY(SELECT a.pid FROM pg_stat_activity a
               WHERE a.datname = current_database() AND a.backend_type = 'client backend'
                 AND a.pid <> pg_backend_pid())"""
-_HOT: Final = "SELECT n_tup_hot_upd::float8 / nullif(n_tup_upd, 0) FROM pg_stat_user_tables WHERE relname = $1"
+_HOT: Final = """
+SELECT n_tup_hot_upd::float8 / nullif(n_tup_upd, 0) FROM pg_stat_user_tables WHERE relid = $1::text::regclass"""
+# Our own looking around is not counted.
+_COUNT_OTHERS: Final = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SET pg_stat_statements.track = none"
+_SENT: Final = """
+SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements(false)
+ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 # How long server processes may take to end after their connections were closed.
 _CLOSING_CHECKS: Final = 100
@@ -98,6 +106,7 @@ class Meter:
     def __init__(self, control: Any) -> None:
         self._control = control  # a bare asyncpg connection, beside those that are measured
         self.statements = 0  # whoever sends one adds it here
+        self._server_counts: bool | None = None
 
     async def read(self) -> Reading:
         """Read now; the clocks come last, so that reading is not measured."""
@@ -117,6 +126,18 @@ class Meter:
             wal_bytes=after.wal - before.wal,
             statements=statements - before.statements,
         )
+
+    async def sent(self) -> int | None:
+        """Tell how many statements other processes have sent, as the server counts them; None where it does not."""
+        if self._server_counts is None:
+            try:
+                async with self._control.transaction():
+                    await self._control.execute(_COUNT_OTHERS)
+                    self._server_counts = await self._control.fetchval(_SENT) is not None
+            except asyncpg.PostgresError:  # not loaded, or not for us to use
+                self._server_counts = False
+        sent: int | None = await self._control.fetchval(_SENT) if self._server_counts else None
+        return sent
 
     async def hot_ratio(self, table: str) -> float | None:
         """Tell which share of a table's updates touched no index, once all connections but our own are closed."""

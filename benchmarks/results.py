@@ -1,7 +1,7 @@
 """What a scenario hands back, and how it reads as Markdown and as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.measure import Spread, Usage, spread
@@ -18,6 +18,9 @@ class Target:
     value: float
     at_most: float | None = None
     at_least: float | None = None
+    # Which of P1 to P12 it is of, and in which respect: `aims.py` has them all.
+    aim: str | None = None
+    respect: str = ""
 
     @property
     def holds(self) -> bool:
@@ -26,10 +29,9 @@ class Target:
         return below and (self.at_least is None or self.value >= self.at_least)
 
     def __str__(self) -> str:
-        bounds = [f"≤ {self.at_most:g}"] if self.at_most is not None else []
-        bounds += [f"≥ {self.at_least:g}"] if self.at_least is not None else []
         verdict = "holds" if self.holds else "MISSED"
-        return f"{self.what}: {number(self.value)}, target {' and '.join(bounds)}: {verdict}"
+        of = f"{self.aim}, " if self.aim else ""
+        return f"{of}{self.what}: {number(self.value)}, target {bounds(self.at_least, self.at_most)}: {verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,21 @@ class Result:
     lines: Mapping[str, Mapping[str, Value]]
     note: str
     targets: Sequence[Target] = ()
+    # Single measurements, where a plot shows more than their middle.
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def markdown(self) -> str:
         """Write the table, what is to be known about it, and how it stands to its targets."""
+        parts = [f"### {self.title}", self.note, self.table()]
+        parts += ["\n".join(f"- {target}" for target in self.targets)] if self.targets else []
+        return "\n\n".join(parts)
+
+    def table(self) -> str:
+        """Write the table alone."""
         columns = list(dict.fromkeys(column for values in self.lines.values() for column in values))
         table = [["", *columns], ["---", *["---:"] * len(columns)]]
         table += [[case, *(cell(values.get(column)) for column in columns)] for case, values in self.lines.items()]
-        parts = [f"### {self.title}", self.note, "\n".join(f"| {' | '.join(line)} |" for line in table)]
-        parts += ["\n".join(f"- {target}" for target in self.targets)] if self.targets else []
-        return "\n\n".join(parts)
+        return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
     def as_json(self) -> dict[str, Any]:
         """Turn everything into what JSON knows."""
@@ -75,6 +83,13 @@ def cell(value: Value) -> str:
             return shown[0] if len(set(shown)) == 1 else "{} ({}…{})".format(*shown)
         case _:
             return number(value)
+
+
+def bounds(at_least: float | None, at_most: float | None) -> str:
+    """Write between what a value has to be."""
+    given = [f"≥ {at_least:,g}"] if at_least is not None else []
+    given += [f"≤ {at_most:,g}"] if at_most is not None else []
+    return " and ".join(given)
 
 
 def number(value: float) -> str:

@@ -12,10 +12,13 @@ from benchmarks import (
     keys,
     ordered,
     relay,
+    scale,
     settle,
     snapshot,
     strategies,
 )
+from benchmarks.peers import backlog as peers_backlog
+from benchmarks.peers import churn as peers_churn
 from benchmarks.peers import connections as peers_connections
 from benchmarks.peers import drain as peers_drain
 from benchmarks.peers import latency as peers_latency
@@ -29,5 +32,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     for module in (
         *(claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay),
         *(peers_drain, peers_retries, peers_publish, peers_latency, peers_timers, peers_connections),
+        *(peers_backlog, peers_churn, scale),
     )
 }

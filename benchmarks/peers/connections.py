@@ -3,26 +3,25 @@
 import asyncio
 from typing import Final
 
+from benchmarks.aims import CONNECTIONS as AIM
 from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import ORIGINAL, OURS, PGQUEUER_BEST, PROCRASTINATE, Entry
 from benchmarks.peers.turns import CONNECTIONS
-from benchmarks.results import Lines, Result, Target
+from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
 
-WORKERS: Final = (1, 4, 16)
-# Two for a subscriber, and one for its broker.
-TARGET: Final = 3
+WORKERS: Final[dict[Scale, tuple[int, ...]]] = {"tiny": (1, 16), "quick": (1, 16), "full": (1, 4, 16)}
 # Enough for all that works side by side to have something to do.
 _MESSAGES: Final = 500
 # For how many seconds each is watched: some connect only when they do what they do now and then.
-SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 6.0, "full": 20.0}
+SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 1.5, "full": 20.0}
 _LOOK_EVERY: Final = 0.1
 
 
-def entries() -> list[Entry]:
+def entries(scale: Scale) -> list[Entry]:
     """Set up everybody for as many messages side by side."""
     listed = []
-    for workers in WORKERS:
+    for workers in WORKERS[scale]:
         side_by_side = f"{workers} side by side"
         listed += [
             Entry(OURS, side_by_side, {"subscriber": {"max_workers": workers}}),
@@ -37,13 +36,13 @@ async def run(bench: Bench) -> list[Result]:
     lines: Lines = {}
     targets = []
     async with Stage(bench) as stage:
-        there, absent = await stage.present(*entries())
+        there, absent = await stage.present(*entries(bench.scale))
         for entry in there:
             bench.say(f"peers, connections of {entry}")
             most = await _most(stage, entry, SECONDS[bench.scale])
             lines[str(entry)] = {"connections": most}
             if entry.contestant is OURS:
-                targets.append(Target(f"connections of {entry}", most, at_most=TARGET))
+                targets.append(AIM.target(f"connections of {entry}", most))
     note = (
         f"The most that one broker with one subscriber had open in {SECONDS[bench.scale]:g} s, with some work at "
         "first. Procrastinate has as many as its pool is given, and one that listens; with fewer its jobs wait for "

@@ -44,13 +44,21 @@ class Contestant:
     @property
     def python(self) -> Path:
         """The interpreter of its environment; for ours this one does as well."""
-        installed = ROOT / ".venvs" / self.venv / "bin" / "python"
-        return Path(sys.executable) if self.ours and not installed.exists() else installed
+        return Path(sys.executable) if self.ours and not self._ready else self._environment / "bin" / "python"
 
     @property
     def installed(self) -> bool:
         """Whether it can take part."""
-        return self.python.exists()
+        return self.ours or self._ready
+
+    @property
+    def _environment(self) -> Path:
+        return ROOT / ".venvs" / self.venv
+
+    @property
+    def _ready(self) -> bool:
+        """Whether `make peers` came to an end there."""
+        return (self._environment / ".ready").exists()
 
     @property
     def path(self) -> str:

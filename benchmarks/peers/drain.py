@@ -1,9 +1,11 @@
-"""A backlog through handlers that take one message and do nothing, by one process and by two."""
+"""A backlog through handlers that take one message and do nothing, by one process and by several."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from benchmarks.aims import DRAIN_DEFAULTS, DRAIN_ORIGINAL, DRAIN_PGQUEUER, PROCESSES
 from benchmarks.measure import Spread, ratios
 from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import (
@@ -26,50 +28,71 @@ _SLOW: Final = (ORIGINAL_DEFAULTS, PROCRASTINATE_BEST)
 _QUICK: Final = (OURS_DEFAULTS, ORIGINAL_BEST, PGQUEUER_BEST)
 _ON_UVLOOP: Final = tuple(replace(entry, uvloop=True) for entry in _QUICK)
 ENTRIES: Final = (*_QUICK, ORIGINAL_DEFAULTS, PGQUEUER_DEFAULTS, PROCRASTINATE_BEST, *_ON_UVLOOP, BARE_LOOP)
-# How ours has to stand to each, at least.
-TARGETS: Final = {PGQUEUER_BEST: 1.2, ORIGINAL_BEST: 2.5, ORIGINAL_DEFAULTS: 15.0}
-TWO_PROCESSES: Final = 1.5
+# What P1 and P12 need, and the floors.
+AIMED_AT: Final = tuple(
+    entry for entry in ENTRIES if entry not in (PGQUEUER_DEFAULTS, replace(ORIGINAL_BEST, uvloop=True))
+)
+# How ours has to stand to each.
+AIMS: Final = {PGQUEUER_BEST: DRAIN_PGQUEUER, ORIGINAL_BEST: DRAIN_ORIGINAL, ORIGINAL_DEFAULTS: DRAIN_DEFAULTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The backlog, how much of it the slow ones are waited for, and how often."""
+    """The backlog, what the slow ones get and how much of that is waited for, how often, who, by how many processes."""
 
     backlog: int
+    slow_backlog: int
     slow: int
     rounds: int
+    entries: tuple[Entry, ...] = ENTRIES
+    # Who drains by more than one process, and by how many.
+    shared_by: tuple[Entry, ...] = _QUICK
+    processes: tuple[int, ...] = (1, 2)
 
 
 SIZES: Final[dict[Scale, Sizes]] = {
-    "tiny": Sizes(backlog=1_000, slow=100, rounds=1),
-    "quick": Sizes(backlog=20_000, slow=2_000, rounds=3),
-    "full": Sizes(backlog=20_000, slow=4_000, rounds=11),
+    "tiny": Sizes(1_000, slow_backlog=200, slow=100, rounds=1),
+    "quick": Sizes(20_000, slow_backlog=2_000, slow=500, rounds=3, entries=AIMED_AT, shared_by=(OURS_DEFAULTS,)),
+    "full": Sizes(20_000, slow_backlog=20_000, slow=4_000, rounds=11, processes=(1, 2, 4)),
 }
+
+Turns = dict[str, list[Turn]]
 
 
 async def run(bench: Bench) -> list[Result]:
-    """Drain by one process, then by one and by two."""
+    """Let everybody drain by one process, and those who are quick by more, all in turns."""
+    sizes = SIZES[bench.scale]
     async with Stage(bench) as stage:
-        return [await _one(stage), await _two(stage)]
+        entries, absent = await stage.present(*sizes.entries)
+        cases = {_by(entry, 1): partial(drain, stage, entry, _load(sizes, entry)) for entry in entries}
+        for entry in [entry for entry in sizes.shared_by if entry in entries]:
+            for processes in sizes.processes[1:]:
+                cases[_by(entry, processes)] = partial(drain, stage, entry, _load(sizes, entry), processes)
+        cases[_by(FASTSTREAM_ALONE, 1)] = partial(consume, stage, FASTSTREAM_ALONE, sizes.backlog)
+        measured: Turns = await bench.interleave("peers, draining", cases, rounds=sizes.rounds)
+    return [_one(sizes, [*entries, FASTSTREAM_ALONE], measured, absent), _more(sizes, entries, measured, absent)]
 
 
-async def _one(stage: Stage) -> Result:
-    sizes = SIZES[stage.bench.scale]
-    entries, absent = await stage.present(*ENTRIES)
-    cases = {
-        str(entry): partial(drain, stage, entry, Load(sizes.backlog, sizes.slow if entry in _SLOW else sizes.backlog))
-        for entry in entries
-    }
-    cases[str(FASTSTREAM_ALONE)] = partial(consume, stage, FASTSTREAM_ALONE, sizes.backlog)
-    measured = await stage.bench.interleave("peers, draining", cases, rounds=sizes.rounds)
-    rates = {case: [turn.rate for turn in turns] for case, turns in measured.items()}
-    ours = rates[str(OURS_DEFAULTS)]
+def _load(sizes: Sizes, entry: Entry) -> Load:
+    return Load(sizes.slow_backlog, sizes.slow) if entry in _SLOW else Load(sizes.backlog, sizes.backlog)
+
+
+def _by(entry: Entry, processes: int) -> str:
+    return f"{entry}, {processes} process{'es' * (processes > 1)}"
+
+
+def _rates(measured: Turns, entry: Entry, processes: int = 1) -> list[float]:
+    return [turn.rate for turn in measured[_by(entry, processes)]]
+
+
+def _one(sizes: Sizes, entries: Sequence[Entry], measured: Turns, absent: str) -> Result:
+    ours = _rates(measured, OURS_DEFAULTS)
     lines: Lines = {}
-    for case, turns in measured.items():
-        lines[case] = {
-            "msg/s": Spread.of(rates[case]),
-            "ours to it": ratios(ours, rates[case]),
-            **columns(turns),
+    for entry in entries:
+        lines[str(entry)] = {
+            "msg/s": Spread.of(_rates(measured, entry)),
+            "ours to it": ratios(ours, _rates(measured, entry)),
+            **columns(measured[_by(entry, 1)]),
         }
     note = (
         f"A backlog of {sizes.backlog:,} messages of 256 bytes, from the moment when all workers wait for their first "
@@ -77,48 +100,37 @@ async def _one(stage: Stage) -> Result:
         f"Ours has its defaults and no log; what the others have is told in `contestants.py`. FastStream alone "
         f"lets rows through that are there already, without a database.{absent}"
     )
-    return Result(f"peers: draining {sizes.backlog:,}, one process", lines, note, _targets(rates))
+    return Result(f"peers: draining {sizes.backlog:,}, one process", lines, note, _targets(entries, measured))
 
 
-def _targets(rates: dict[str, list[float]]) -> list[Target]:
+def _targets(entries: Sequence[Entry], measured: Turns) -> list[Target]:
     targets = []
-    for peer, bound in TARGETS.items():
+    for peer, aim in AIMS.items():
         for uvloop in (False, True):
             theirs, ours = replace(peer, uvloop=uvloop), replace(OURS_DEFAULTS, uvloop=uvloop)
-            if str(theirs) in rates and str(ours) in rates:
-                ratio = ratios(rates[str(ours)], rates[str(theirs)])
+            if theirs in entries and ours in entries:
+                ratio = ratios(_rates(measured, ours), _rates(measured, theirs))
                 assert ratio is not None
-                targets.append(Target(f"{ours} to {theirs}", ratio.median, at_least=bound))
+                targets.append(aim.target(f"{ours} to {theirs}", ratio.median))
     return targets
 
 
-async def _two(stage: Stage) -> Result:
-    sizes = SIZES[stage.bench.scale]
-    entries, absent = await stage.present(*_QUICK)
-    load = Load(sizes.backlog, sizes.backlog)
-    numbered = [(entry, number) for entry in entries for number in (1, 2)]
-    cases = {_by(entry, number): partial(drain, stage, entry, load, number) for entry, number in numbered}
-    measured: dict[str, list[Turn]] = await stage.bench.interleave("peers, two processes", cases, rounds=sizes.rounds)
-    rates = {case: [turn.rate for turn in turns] for case, turns in measured.items()}
+def _more(sizes: Sizes, entries: Sequence[Entry], measured: Turns, absent: str) -> Result:
     lines: Lines = {}
-    for entry, number in numbered:
-        case = _by(entry, number)
-        lines[case] = {
-            "msg/s": Spread.of(rates[case]),
-            "to one process": ratios(rates[case], rates[_by(entry, 1)]),
-            **columns(measured[case]),
-        }
-    gain = ratios(rates[_by(OURS_DEFAULTS, 2)], rates[_by(OURS_DEFAULTS, 1)])
+    for entry in [entry for entry in sizes.shared_by if entry in entries]:
+        for processes in sizes.processes:
+            lines[_by(entry, processes)] = {
+                "msg/s": Spread.of(_rates(measured, entry, processes)),
+                "to one process": ratios(_rates(measured, entry, processes), _rates(measured, entry)),
+                **columns(measured[_by(entry, processes)]),
+            }
+    gain = ratios(_rates(measured, OURS_DEFAULTS, 2), _rates(measured, OURS_DEFAULTS))
     assert gain is not None
-    targets = [Target("ours, two processes to one", gain.median, at_least=TWO_PROCESSES)]
-    note = f"The same, by two processes that begin at once, beside one. Costs are those of both together.{absent}"
-    return Result(f"peers: draining {sizes.backlog:,}, two processes", lines, note, targets)
-
-
-def _by(entry: Entry, processes: int) -> str:
-    return f"{entry}, {processes} process{'es' * (processes > 1)}"
+    targets = [PROCESSES.target("ours, two processes to one", gain.median)]
+    note = f"The same, by processes that begin at once. Costs are those of all together.{absent}"
+    return Result(f"peers: draining {sizes.backlog:,}, several processes", lines, note, targets)
 
 
 SCENARIO: Final = Scenario(
-    "peers-drain", "ours, its peers and no framework drain a backlog, by one process and two", run
+    "peers-drain", "ours, its peers and no framework drain a backlog, by one process and more", run
 )

@@ -45,14 +45,23 @@ class Turn:
     postgres_us: float | None
     wal: float
     connections: int
+    # As the server counts: statements, and which share of all updates touched no index.
+    statements: float | None = None
+    hot: float | None = None
 
 
 async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> Turn:
-    """Fill its table, let its workers begin all at once, and wait until all that is expected is settled."""
-    control, contestant = stage.bench.control, entry.contestant
+    """Fill its table anew, and work it off."""
+    child = await stage.child(entry)
+    await child.ask("create")
+    await child.ask("fill", count=load.backlog)
+    return await work_off(stage, entry, load, processes)
+
+
+async def work_off(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> Turn:
+    """Let its workers begin all at once, and wait until all that is expected is settled."""
+    control, meter, contestant = stage.bench.control, stage.bench.meter, entry.contestant
     children = [await stage.child(entry, number) for number in range(processes)]
-    await children[0].ask("create")
-    await children[0].ask("fill", count=load.backlog)
     await control.execute(f"VACUUM (ANALYZE) {contestant.table}")
     before_any = await control.fetchval(CONNECTIONS)
     # Whoever claims waits for this lock, so nobody begins before all are there.
@@ -63,13 +72,14 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
     async with asyncio.timeout(PATIENCE):
         while await control.fetchval(_WAITING, contestant.table) < processes:  # noqa: ASYNC110 - the database knows
             await asyncio.sleep(_LOOK_EVERY)
-    spent = await _processor(children)
-    before = await stage.bench.meter.read()
+    spent, sent = await _processor(children), await meter.sent()
+    before = await meter.read()
     began = time.monotonic()
     await gate.commit()
     await _until_done(stage, entry, load, children)
     took = time.monotonic() - began
-    usage: Usage = await stage.bench.meter.since(before)
+    usage: Usage = await meter.since(before)
+    sent_since = None if sent is None else (await meter.sent() or 0) - sent
     spent = await _processor(children) - spent
     handled = await _handled(children)
     connections = await control.fetchval(CONNECTIONS) - before_any
@@ -80,6 +90,8 @@ async def drain(stage: Stage, entry: Entry, load: Load, processes: int = 1) -> T
         postgres_us=None if usage.postgres_us is None else usage.postgres_us / handled,
         wal=usage.wal_bytes / handled,
         connections=connections,
+        statements=None if sent_since is None else sent_since / handled,
+        hot=await meter.hot_ratio(contestant.table),
     )
 
 
@@ -139,5 +151,7 @@ def columns(turns: Sequence[Turn]) -> dict[str, Value]:
         "Python µs": Spread.of([turn.python_us for turn in turns]),
         "Postgres µs": spread([turn.postgres_us for turn in turns]),
         "WAL B": Spread.of([turn.wal for turn in turns]),
+        "statements": spread([turn.statements for turn in turns]),
+        "HOT": spread([turn.hot for turn in turns]),
         "connections": Spread.of([turn.connections for turn in turns]),
     }

@@ -11,7 +11,7 @@ from benchmarks.keyed import MOST_ROWS, ORDERINGS, rows_with_keys, shards_of
 from benchmarks.keys import KEYS
 from benchmarks.ordered import NO_KEYS, orderings
 from benchmarks.outbox import QUEUE, Outbox
-from benchmarks.plot import lines_of
+from benchmarks.plots.style import lines_of
 from benchmarks.results import Result
 from benchmarks.scenario import Bench
 from benchmarks.scenarios import SCENARIOS

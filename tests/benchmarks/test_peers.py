@@ -4,6 +4,8 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
+from benchmarks.__main__ import COUNTING
+from benchmarks.measure import Meter
 from benchmarks.peers.child import Child, Stage
 from benchmarks.peers.contestants import (
     ALL,
@@ -22,16 +24,9 @@ from benchmarks.peers.contestants import (
 from benchmarks.peers.latency import percentile
 from benchmarks.peers.turns import Load, drain
 from benchmarks.scenario import Bench
-from faststream_outbox.embedded import Database
+from faststream_outbox.embedded import Database, EmbeddedPostgres
 
 QUEUES = [contestant for contestant in ALL if contestant not in (FASTSTREAM, SESSION)]
-
-
-@pytest.fixture
-async def bench(outbox_postgres: Database) -> AsyncIterator[Bench]:
-    control = await asyncpg.connect(outbox_postgres.dsn)
-    yield Bench(outbox_postgres, control, scale="tiny")
-    await control.close()
 
 
 @pytest.fixture
@@ -123,3 +118,19 @@ def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(100, 0, -1)]
     assert [percentile(values, rank) for rank in (50, 95, 99)] == [51, 96, 100]
     assert percentile([3.0], 99) == 3
+
+
+async def test_statements_are_counted_by_a_server_that_can(bench: Bench) -> None:
+    assert await bench.meter.sent() is None, "that of the tests cannot"
+    with EmbeddedPostgres(fast=True, settings=COUNTING) as server:
+        control, other = [await asyncpg.connect(server.database.dsn) for _ in range(2)]
+        meter = Meter(control)
+        before = await meter.sent()
+        async with other.transaction():
+            await other.execute("SELECT 1")
+        await control.execute("SELECT 1")
+        after = await meter.sent()
+        assert before is not None
+        assert after == before + 3, "BEGIN and COMMIT are counted, what we ask ourselves is not"
+        await control.close()
+        await other.close()

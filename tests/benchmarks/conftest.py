@@ -1,0 +1,14 @@
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from benchmarks.scenario import Bench
+from faststream_outbox.embedded import Database
+
+
+@pytest.fixture
+async def bench(outbox_postgres: Database) -> AsyncIterator[Bench]:
+    control = await asyncpg.connect(outbox_postgres.dsn)
+    yield Bench(outbox_postgres, control, scale="tiny")
+    await control.close()
