@@ -2,10 +2,28 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome, Retry
+import pytest
+
+from faststream_outbox.storage import (
+    Ack,
+    Claim,
+    ClaimCursor,
+    MemoryStore,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    Retry,
+    StoreConnection,
+)
+from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.subscriber.pause import Pause
+from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
-from tests.subscriber.pipelines import fill, running, until_empty
+from tests.broker.brokers import until
+from tests.subscriber.pipelines import fill, one_by_one, running, until_empty
 
 
 async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sleep(backend: Backend) -> None:
@@ -52,3 +70,74 @@ async def test_rows_without_a_key_leave_room_for_those_with_one(backend: Backend
     async with running(backend, handle, claim_batch_size=10):
         await until_empty(backend)
     assert handled.index(b"ordered") < 300, "it was handled when there were no others left"
+
+
+class WatchedStore(MemoryStore):
+    """Tells of each claim and each question for what is next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.on_claim: Callable[[], object] = lambda: None
+        self.answer: Callable[[], Awaitable[float | None]] | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[StoreConnection]:
+        yield WatchedConnection(self)
+
+
+class WatchedConnection(MemoryConnection):
+    _store: WatchedStore
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
+        self._store.asked.append("claim")
+        self._store.on_claim()
+        return claim
+
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        self._store.asked.append("next due")
+        return await (super().next_due(cursor) if self._store.answer is None else self._store.answer())
+
+
+async def no_rows(_row: OutboxRow) -> Outcome:
+    raise AssertionError("there are none")
+
+
+async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_next() -> None:
+    store = WatchedStore()
+    pipeline = Pipeline(store, ["q"], one_by_one(no_rows), options=PipelineOptions(min_interval=30, max_interval=30))
+
+    def call_once() -> None:
+        if store.asked.count("claim") == 2:  # the first one is followed by a look for suspects
+            pipeline.wake()
+
+    store.on_claim = call_once
+    pipeline.start()
+    await until(lambda: "next due" in store.asked)
+    await pipeline.stop(1)
+    assert store.asked[:4] == ["claim", "claim", "claim", "next due"]
+
+
+async def test_a_row_is_not_waited_for_again_while_the_answer_was_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the process is busy: it is due by then, or nearly so."""
+    store, waits = WatchedStore(), list[float | None]()
+
+    async def answer_late() -> float:
+        await asyncio.sleep(0.2)
+        return 0.1
+
+    async def note(_pause: Pause, due: float | None, *, at_most: float) -> None:
+        del at_most
+        waits.append(due)
+        await asyncio.Event().wait()
+
+    store.answer = answer_late
+    monkeypatch.setattr(Pause, "wait", note)
+    pipeline = Pipeline(store, ["q"], one_by_one(no_rows))
+    pipeline.start()
+    await until(lambda: waits)
+    await pipeline.stop(1)
+    [due] = waits
+    assert due is not None
+    assert 0 < due < 0.1, "and not 0, which would say that somebody else is just claiming it"
