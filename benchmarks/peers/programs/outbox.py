@@ -71,6 +71,8 @@ class Outbox(Contestant):
     async def publishing(self, clients: int) -> AsyncIterator[Publisher]:
         """Make sessions for as many clients."""
         async with self._engine(clients) as engine:
+            async with engine.connect():  # now, as other pools do, lest the first message wait for it
+                pass
             yield SessionPublisher(OutboxBroker(engine, outbox_table=self._table, logger=None), engine)
 
     @asynccontextmanager
