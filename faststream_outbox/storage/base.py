@@ -135,7 +135,7 @@ class StoreConnection(ABC):
 
     @abstractmethod
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds the next free row is due; 0 when one is due now, None when there is none.
+        """Tell in how many seconds from now the next free row is due; 0 when one was due already, None without any.
 
         Asked after a claim that left nothing, it cannot miss a row that became due in between. A row that somebody is
         claiming at this moment still counts as free, so wait a little even for 0.

@@ -19,8 +19,6 @@ from faststream_outbox.subscriber.pause import Pause
 
 _T = TypeVar("_T")
 
-# A row that will be due is not one that is due now, however little is left.
-_SOONEST: Final = 0.001
 # Suspects run alone, so nothing else runs meanwhile: they get at most half of the time, in slices of this length.
 _SUSPECT_SLICE: Final = 0.5
 # How long they may wait to be alone, if it has to be: longer each time, because a slow handler may always be running.
@@ -129,11 +127,7 @@ class Claimer(Loop):
         if self._pause.called:
             self._pause.shorten()  # rows have come meanwhile, and would wait for an answer that nobody needs
         else:
-            asked_at = time.monotonic()
             due = await self._link.run(lambda lane: lane.next_due(self._cursor))
-            if due:
-                # It was so when the database was asked, and a busy process reads the answer late.
-                due = max(_SOONEST, due - (time.monotonic() - asked_at))
             await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
         self._keys.restart()
 

@@ -2,10 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-
-import pytest
 
 from faststream_outbox.storage import (
     Ack,
@@ -19,7 +17,6 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.memory_lane import MemoryConnection
-from faststream_outbox.subscriber.pause import Pause
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
 from tests.broker.brokers import until
@@ -79,7 +76,6 @@ class WatchedStore(MemoryStore):
         super().__init__()
         self.asked: list[str] = []
         self.on_claim: Callable[[], object] = lambda: None
-        self.answer: Callable[[], Awaitable[float | None]] | None = None
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
@@ -97,7 +93,7 @@ class WatchedConnection(MemoryConnection):
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         self._store.asked.append("next due")
-        return await (super().next_due(cursor) if self._store.answer is None else self._store.answer())
+        return await super().next_due(cursor)
 
 
 async def no_rows(_row: OutboxRow) -> Outcome:
@@ -117,27 +113,3 @@ async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_nex
     await until(lambda: "next due" in store.asked)
     await pipeline.stop(1)
     assert store.asked[:4] == ["claim", "claim", "claim", "next due"]
-
-
-async def test_a_row_is_not_waited_for_again_while_the_answer_was_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the process is busy: it is due by then, or nearly so."""
-    store, waits = WatchedStore(), list[float | None]()
-
-    async def answer_late() -> float:
-        await asyncio.sleep(0.2)
-        return 0.1
-
-    async def note(_pause: Pause, due: float | None, *, at_most: float) -> None:
-        del at_most
-        waits.append(due)
-        await asyncio.Event().wait()
-
-    store.answer = answer_late
-    monkeypatch.setattr(Pause, "wait", note)
-    pipeline = Pipeline(store, ["q"], one_by_one(no_rows))
-    pipeline.start()
-    await until(lambda: waits)
-    await pipeline.stop(1)
-    [due] = waits
-    assert due is not None
-    assert 0 < due < 0.1, "and not 0, which would say that somebody else is just claiming it"
