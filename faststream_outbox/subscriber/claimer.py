@@ -218,13 +218,7 @@ class Claimer(Loop):
         self, operation: Callable[[StoreConnection], Awaitable[_T]], take: Callable[[_T], None]
     ) -> _T:
         """Claim, and take what was claimed even if we are stopped meanwhile: nobody else knows of those rows."""
-        claiming = asyncio.ensure_future(self._link.run(operation))
-        try:
-            claim = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            if not claiming.cancelled():
-                take(await claiming)
-            raise
+        claim = await self._link.run(operation, to_its_end=True)
         take(claim)
         return claim
 

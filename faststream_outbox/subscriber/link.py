@@ -25,15 +25,18 @@ class Link:
         self._lane: StoreConnection | None = None
         self._stack = AsyncExitStack()
 
-    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]]) -> T:
-        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in."""
+    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]], *, to_its_end: bool = False) -> T:
+        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in.
+
+        With `to_its_end`, whoever is cancelled meanwhile is so only after what it brought was returned.
+        """
         async with self._turn:
             try:
                 if self._lane is None:
                     self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
                     self._lane.row_type = self._row_type
                 # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
-                return await within(self._limit, _run(operation, self._lane))
+                return await within(self._limit, _run(operation, self._lane), to_its_end=to_its_end)
             except BaseException as error:
                 with suppress(TimeoutError):
                     await within(_CLOSING_LIMIT, self._close(error))
