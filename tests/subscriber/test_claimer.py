@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+
+import pytest
 
 from faststream_outbox.storage import (
     Ack,
@@ -14,11 +16,15 @@ from faststream_outbox.storage import (
     OutboxRow,
     Outcome,
     Retry,
+    Settled,
+    Settlement,
     StoreConnection,
 )
 from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.ordering import RunSettlement
+from faststream_outbox.subscriber.pause import Pause
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
-from tests.backends import Backend
+from tests.backends import Backend, MemoryBackend
 from tests.broker.brokers import until
 from tests.subscriber.pipelines import fill, one_by_one, running, until_empty
 
@@ -70,12 +76,13 @@ async def test_rows_without_a_key_leave_room_for_those_with_one(backend: Backend
 
 
 class WatchedStore(MemoryStore):
-    """Tells of each claim and each question for what is next."""
+    """Tells of each claim and each question for what is next, and takes its time to tell that outcomes are written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
         self.on_claim: Callable[[], object] = lambda: None
+        self.settling = 0.0
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
@@ -90,6 +97,11 @@ class WatchedConnection(MemoryConnection):
         self._store.asked.append("claim")
         self._store.on_claim()
         return claim
+
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+        settled = await super().settle(settlements)
+        await asyncio.sleep(self._store.settling)
+        return settled
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         self._store.asked.append("next due")
@@ -113,3 +125,20 @@ async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_nex
     await until(lambda: "next due" in store.asked)
     await pipeline.stop(1)
     assert store.asked[:4] == ["claim", "claim", "claim", "next due"]
+
+
+async def test_a_retry_is_due_from_when_its_outcome_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from when the answer came, which a disk or a busy process may hold up."""
+    expected: list[float] = []
+    monkeypatch.setattr(Pause, "expect", lambda _pause, seconds: expected.append(seconds))
+    backend = MemoryBackend()
+    backend.store = backend.memory = store = WatchedStore()
+    store.settling = 0.2
+    await fill(backend, 1)
+
+    async def fail(_row: OutboxRow) -> Outcome:
+        return Retry(0.1, 1)
+
+    async with running(backend, fail, min_interval=30, max_interval=30):
+        await until(lambda: expected)
+    assert expected[0] == 0
