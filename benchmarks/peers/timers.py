@@ -1,8 +1,10 @@
 """A timer, and a retry, due in a second on a queue where nothing else happens: how late they come."""
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +32,8 @@ _COPIES: Final = 4
 COPIES: Final = tuple(Entry(replace(OURS, table=f"{OURS.table}_{number}")) for number in range(_COPIES))
 ENTRIES: Final = (*COPIES, unset(ORIGINAL_BEST), unset(PGQUEUER_BEST), unset(PROCRASTINATE_BEST))
 _SETTLE: Final = 0.5
+# How often a row is committed beside them: a claim is a commit, so nobody is earlier than the disk lets it be.
+_COMMIT_EVERY: Final = 0.1
 # How often a worker is asked whether a message has come; what it has noted is what counts.
 _LOOK_EVERY: Final = 0.05
 
@@ -59,12 +63,12 @@ async def run(bench: Bench) -> list[Result]:
         for what, watch in (("timer", _timers), ("retry", _retries)):
             bench.say(f"peers, a {what} each second or so, for {sizes.seconds:.0f} s")
             late: defaultdict[str, list[float]] = defaultdict(list)
-            for entry, values in zip(
-                entries,
-                await asyncio.gather(*(_watched(stage, entry, watch, sizes) for entry in entries)),
-                strict=True,
-            ):
-                late[str(entry)] += values
+            async with _commits(bench) as commits:
+                # Not in step, so that one moment in which the disk does not answer meets one of the copies.
+                watched = (_watched(stage, entry, watch, sizes, n / _COPIES) for n, entry in enumerate(entries))
+                for entry, values in zip(entries, await asyncio.gather(*watched), strict=True):
+                    late[str(entry)] += values
+            late["a commit, meanwhile"] = commits
             for name, values in late.items():
                 lines[f"{what}, {name}"] = {
                     "late, ms": Spread.of(values),
@@ -76,13 +80,37 @@ async def run(bench: Bench) -> list[Result]:
     note = (
         f"One message at a time, due {DELAY:.0f} s after it was published, or after its handler failed; the next one "
         f"follows when it has come. All are watched at once, ours in {_COPIES} copies, for as long, with their "
-        f"defaults and no log; who is late has seen fewer messages.{absent}"
+        f"defaults and no log; who is late has seen fewer messages. Beside them a row is committed every "
+        f"{_COMMIT_EVERY:g} s, which tells how long the disk takes to answer: whoever claims waits for it.{absent}"
     )
     return [Result("peers: a timer and a retry on an idle queue", lines, note, targets)]
 
 
+@asynccontextmanager
+async def _commits(bench: Bench) -> AsyncIterator[list[float]]:
+    """Commit a row now and then, and take note of how many milliseconds that took."""
+    took: list[float] = []
+    over = asyncio.Event()
+    await bench.control.execute("CREATE TABLE IF NOT EXISTS peers_commits (n bigint)")
+
+    async def commit() -> None:
+        while not took or not over.is_set():
+            began = time.monotonic()
+            await bench.control.execute("INSERT INTO peers_commits VALUES (1)")
+            took.append(1000 * (time.monotonic() - began))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _COMMIT_EVERY)
+
+    committing = asyncio.create_task(commit())
+    try:
+        yield took
+    finally:
+        over.set()
+        await committing
+
+
 async def _watched(
-    stage: Stage, entry: Entry, watch: Callable[[Child, Child, int], Awaitable[float]], sizes: Sizes
+    stage: Stage, entry: Entry, watch: Callable[[Child, Child, int], Awaitable[float]], sizes: Sizes, offset: float
 ) -> list[float]:
     """Send one message after the other, and tell by how many milliseconds each was late."""
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
@@ -92,7 +120,7 @@ async def _watched(
         "start", expected=-1, failures=failures, retry_after=DELAY, watched=True, options=dict(entry.options)
     )
     await publisher.ask("open", clients=1, warm=False)
-    await asyncio.sleep(_SETTLE)
+    await asyncio.sleep(_SETTLE + offset)
     late: list[float] = []
     loop = asyncio.get_running_loop()
     end = loop.time() + sizes.seconds
