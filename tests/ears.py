@@ -6,6 +6,11 @@ from typing import Any
 
 from faststream_outbox.subscriber.events import Monitor
 
+# The connection that listens, by what it has run last; it is the one that notifies too.
+LISTENERS = """SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND query ~* '^(LISTEN|SELECT pg_notify|SELECT pg_backend_pid)'
+   AND pid <> pg_backend_pid()"""
+
 
 class Ears:
     """Hears queues, and waits for one."""

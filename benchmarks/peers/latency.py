@@ -2,12 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from benchmarks.aims import LATENCY_P50, LATENCY_P99, LATENCY_PEERS
-from benchmarks.measure import Spread, ratios
-from benchmarks.peers.child import Stage
+from benchmarks.measure import Spread, interleave, ratios
+from benchmarks.peers.child import Child, Stage
 from benchmarks.peers.contestants import (
     BARE_LOOP,
     ORIGINAL_BEST,
@@ -25,14 +24,14 @@ ENTRIES: Final = (OURS_DEFAULTS, *PEERS, BARE_LOOP)
 # What is compared with hearing without a framework.
 AIMS: Final = {"p50": LATENCY_P50, "p99": LATENCY_P99}
 PERCENTILES: Final = {"p50": 50, "p95": 95, "p99": 99}
-# Before the first message, so that everybody listens; then between two, so that each comes to an idle worker.
+# Before the first message, so that everybody listens; then between two, so that nobody else is still at work.
 _SETTLE: Final = 0.5
 _GAP: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many messages in a turn, and how often."""
+    """Of how many messages percentiles are taken, and how often."""
 
     messages: int
     rounds: int
@@ -46,16 +45,29 @@ SIZES: Final[dict[Scale, Sizes]] = {
 
 
 async def run(bench: Bench) -> list[Result]:
-    """Let each wait for messages, in turn."""
+    """Let all wait for messages at once, and send one to each in turn: a busy moment then meets them all alike."""
     sizes = SIZES[bench.scale]
     async with Stage(bench) as stage:
         entries, absent = await stage.present(*ENTRIES)
-        cases = {str(entry): partial(_latencies, stage, entry, sizes.messages) for entry in entries}
-        measured = await bench.interleave("peers, latency", cases, rounds=sizes.rounds)
-    # Percentiles are taken of each turn, so that they can be compared round by round.
+        count = sizes.messages * sizes.rounds
+        waiting = {str(entry): await _start(stage, entry, count) for entry in entries}
+        await asyncio.sleep(_SETTLE)
+
+        def tell(number: int) -> None:
+            if number % sizes.messages == 1:
+                bench.say(f"peers, latency, round {number // sizes.messages + 1} of {sizes.rounds}")
+
+        senders = {case: each.send for case, each in waiting.items()}
+        await interleave(senders, rounds=count, warmup=0, rng=bench.rng("peers, latency"), tell=tell)
+        latencies = {case: await each.latencies() for case, each in waiting.items()}
+    measured = {
+        case: [values[start : start + sizes.messages] for start in range(0, count, sizes.messages)]
+        for case, values in latencies.items()
+    }
+    # Percentiles are taken of each round, so that they can be compared round by round.
     points = {
-        case: {name: [percentile(turn, rank) for turn in turns] for name, rank in PERCENTILES.items()}
-        for case, turns in measured.items()
+        case: {name: [percentile(values, rank) for values in rounds] for name, rank in PERCENTILES.items()}
+        for case, rounds in measured.items()
     }
     bare = points[str(BARE_LOOP)]
     lines: Lines = {}
@@ -65,9 +77,9 @@ async def run(bench: Bench) -> list[Result]:
             **{f"{name} to bare": ratios(values[name], bare[name]) for name in AIMS},
         }
     note = (
-        f"{sizes.messages} messages a turn, {1000 * _GAP:.0f} ms apart, published by one process and handled by "
-        "another: from the moment before COMMIT is sent to the first line of the handler. All have their defaults, "
-        f"and no log.{absent}"
+        f"{sizes.messages} messages to each in a round, published by one process and handled by another: from the "
+        "moment before COMMIT is sent to the first line of the handler. All wait at once, and one of them gets a "
+        f"message, then another, {1000 * _GAP:.0f} ms apart. All have their defaults, and no log.{absent}"
     )
     samples = {case: [round(each, 3) for turn in turns for each in turn] for case, turns in measured.items()}
     return [Result("peers: latency on an idle queue", lines, note, _targets(points), samples)]
@@ -87,22 +99,34 @@ def _targets(points: dict[str, dict[str, list[float]]]) -> list[Target]:
     return targets
 
 
-async def _latencies(stage: Stage, entry: Entry, count: int) -> list[float]:
-    """Publish to an idle worker, one by one; returns the milliseconds each took."""
+class Waiting:
+    """A contestant with nothing to do, and whoever publishes to it."""
+
+    def __init__(self, worker: Child, publisher: Child) -> None:
+        self._worker = worker
+        self._publisher = publisher
+        self._committed: list[float] = []
+
+    async def send(self) -> None:
+        """Publish one message, and wait until it is over."""
+        self._committed.append((await self._publisher.ask("commit", number=len(self._committed)))["at"])
+        await asyncio.sleep(_GAP)
+
+    async def latencies(self) -> list[float]:
+        """Tell how many milliseconds each message took, and stop."""
+        await self._worker.ask("wait")
+        times = (await self._worker.ask("times"))["times"]
+        await self._publisher.ask("close")
+        await self._worker.ask("stop")
+        return [1000 * (times[str(number)][0] - at) for number, at in enumerate(self._committed)]
+
+
+async def _start(stage: Stage, entry: Entry, count: int) -> Waiting:
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
     await worker.ask("create")
     await worker.ask("start", expected=count, watched=True, options=dict(entry.options))
     await publisher.ask("open", clients=1, warm=False)
-    await asyncio.sleep(_SETTLE)
-    committed = []
-    for number in range(count):
-        committed.append((await publisher.ask("commit", number=number))["at"])
-        await asyncio.sleep(_GAP)
-    await worker.ask("wait")
-    times = (await worker.ask("times"))["times"]
-    await publisher.ask("close")
-    await worker.ask("stop")
-    return [1000 * (times[str(number)][0] - at) for number, at in enumerate(committed)]
+    return Waiting(worker, publisher)
 
 
 def percentile(values: list[float], rank: float) -> float:

@@ -135,7 +135,7 @@ class StoreConnection(ABC):
 
     @abstractmethod
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds the next free row is due; 0 when one is due now, None when there is none.
+        """Tell in how many seconds from now the next free row is due; 0 when one was due already, None without any.
 
         Asked after a claim that left nothing, it cannot miss a row that became due in between. A row that somebody is
         claiming at this moment still counts as free, so wait a little even for 0.
@@ -154,19 +154,23 @@ class Listening(ABC):
     """An open ear for the notifications of all publishers, and the means to learn that it has gone deaf."""
 
     @abstractmethod
+    async def notify(self, queues: Iterable[str]) -> None:
+        """Tell everybody who listens, as the store does, and need no other connection for it."""
+
+    @abstractmethod
     async def wait_lost(self) -> None:
         """Return when it is known to hear nothing any more, which a connection that dies silently never tells."""
 
     @abstractmethod
     async def test(self) -> None:
-        """Return when a notification of our own, sent as others send theirs, has been heard.
+        """Return when a notification of our own has been heard, sent so that it would not be if others' were not.
 
         It may wait for ever: whoever awaits sets the limit.
         """
 
     @abstractmethod
     def can_test(self) -> bool:
-        """Tell whether it means anything when a test is not heard: not while no connection is free to send it."""
+        """Tell whether it means anything when a test is not heard: not if it needs a connection and none is free."""
 
 
 class Store(ABC):

@@ -220,7 +220,7 @@ class MemoryStore(Store):
 
         self._listeners.append(hear)
         try:
-            yield _MemoryListening()
+            yield _MemoryListening(self)
         finally:
             self._listeners.remove(hear)
 
@@ -296,6 +296,13 @@ class MemoryStore(Store):
 
 class _MemoryListening(Listening):
     """Hears as long as the store is there."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def notify(self, queues: Iterable[str]) -> None:
+        """Tell everybody who listens."""
+        await self._store.notify(queues)
 
     async def wait_lost(self) -> None:
         """Wait for what cannot happen."""

@@ -47,6 +47,8 @@ _T = TypeVar("_T")
 # Errors that concern every row of a statement, and no other statement: a table or column that is missing.
 _STATEMENT_ERRORS: Final = ("42",)
 
+# As exact as an event loop's timers are.
+_SOONEST: Final = 0.001
 # The first instant that Postgres can name, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _BY_LEASE: Final = attrgetter("lease")
@@ -231,8 +233,14 @@ class PostgresConnection(StoreConnection):
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""
         marks = list(cursor.marks.values())
+        asked_at = time.monotonic()
         [[seconds]] = await self._executor.fetch(self._statements.next_due, list(cursor.marks), *_starts(marks))
-        return None if seconds is None else max(0.0, seconds)
+        if seconds is None:
+            return None
+        if seconds <= 0:
+            return 0.0
+        # A busy process reads the answer late. What will be due is not due now, however little is left of it.
+        return max(_SOONEST, float(seconds) - (time.monotonic() - asked_at))
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""

@@ -98,6 +98,7 @@ _DUE: Final = "coalesce(to_timestamp($7::float8), now() + make_interval(secs => 
 UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
 
 PING: Final = Statement("SELECT 1")
+WHO: Final = Statement("SELECT pg_backend_pid()")
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
 WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 SET_CONFIG: Final = Statement(

@@ -124,8 +124,11 @@ class Claimer(Loop):
             await self._rest()
 
     async def _rest(self) -> None:
-        due = await self._link.run(lambda lane: lane.next_due(self._cursor))
-        await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
+        if self._pause.called:
+            self._pause.shorten()  # rows have come meanwhile, and would wait for an answer that nobody needs
+        else:
+            due = await self._link.run(lambda lane: lane.next_due(self._cursor))
+            await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
         self._keys.restart()
 
     async def _claim_left_out(self, room: int) -> int:
@@ -215,13 +218,7 @@ class Claimer(Loop):
         self, operation: Callable[[StoreConnection], Awaitable[_T]], take: Callable[[_T], None]
     ) -> _T:
         """Claim, and take what was claimed even if we are stopped meanwhile: nobody else knows of those rows."""
-        claiming = asyncio.ensure_future(self._link.run(operation))
-        try:
-            claim = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            if not claiming.cancelled():
-                take(await claiming)
-            raise
+        claim = await self._link.run(operation, to_its_end=True)
         take(claim)
         return claim
 

@@ -1,6 +1,7 @@
 """One of a subscriber's two connections: opened when it is needed, and opened anew after it failed."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final, TypeVar
@@ -23,21 +24,32 @@ class Link:
         self._limit = limit
         self._turn = asyncio.Lock()
         self._lane: StoreConnection | None = None
+        self._took = 0.0
         self._stack = AsyncExitStack()
 
-    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]]) -> T:
-        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in."""
+    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]], *, to_its_end: bool = False) -> T:
+        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in.
+
+        With `to_its_end`, whoever is cancelled meanwhile is so only after what it brought was returned.
+        """
         async with self._turn:
             try:
                 if self._lane is None:
                     self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
                     self._lane.row_type = self._row_type
+                sent_at = time.monotonic()
                 # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
-                return await within(self._limit, _run(operation, self._lane))
+                result = await within(self._limit, _run(operation, self._lane), to_its_end=to_its_end)
             except BaseException as error:
                 with suppress(TimeoutError):
                     await within(_CLOSING_LIMIT, self._close(error))
                 raise
+            self._took = time.monotonic() - sent_at
+            return result
+
+    def left_of(self, seconds: float) -> float:
+        """Tell what is left of a time that began with the last operation; its answer may have come late."""
+        return max(0.0, seconds - self._took)
 
     async def close(self) -> None:
         """Give the lane back."""

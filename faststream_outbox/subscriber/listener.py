@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -40,11 +40,25 @@ class Listener(Loop):
         self._listening: Listening | None = None
         self._hears = False
         self._reported = False
+        # Whether it is known if anything is heard.
+        self._tried = asyncio.Event()
 
     async def stop(self) -> None:
         """Stop listening."""
+        self._tried.set()
         await super().stop()
         await self._close()
+
+    async def notify(self, queues: Iterable[str]) -> bool:
+        """Notify others on the connection that is open anyway; False while nothing is heard there, nor sent."""
+        await self._tried.wait()
+        if self._listening is None or not self._hears:
+            return False
+        try:
+            await self._listening.notify(queues)
+        except Exception:  # noqa: BLE001 - that it is lost, the loop learns by itself, and says so
+            return False
+        return True
 
     async def step(self) -> None:
         """See whether we hear ourselves, and be content with that for a while."""
@@ -60,6 +74,7 @@ class Listener(Loop):
     def _welcome(self) -> None:
         if not self._hears:
             self._hears = True
+            self._tried.set()
             self._on_gap()
         if self._reported:
             self._reported = False
@@ -67,6 +82,7 @@ class Listener(Loop):
 
     async def _recover(self, error: BaseException) -> None:
         self._hears = False
+        self._tried.set()
         if not self._reported:
             self._reported = True
             unheard = _POOLED if isinstance(error, TimeoutError) else advice(error)

@@ -1,10 +1,9 @@
 """Tells other processes that rows have come, once for all that came meanwhile."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
 
-from faststream_outbox.storage import Store
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.patience import within
@@ -21,9 +20,9 @@ class Notifier(Loop):
     failure_event = "notify_failed"
     task = "Notifying other processes"
 
-    def __init__(self, store: Store, monitor: Monitor) -> None:
+    def __init__(self, notify: Callable[[Iterable[str]], Coroutine[Any, Any, None]], monitor: Monitor) -> None:
         super().__init__(monitor)
-        self._store = store
+        self._notify = notify
         self._queues: set[str] = set()
         self._wanted = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -42,7 +41,7 @@ class Notifier(Loop):
         queues, self._queues = self._queues, set()
         self._wanted.clear()
         try:
-            await within(_LIMIT, self._store.notify(sorted(queues)))
+            await within(_LIMIT, self._notify(sorted(queues)))
         except BaseException:
             self.put(queues)
             raise

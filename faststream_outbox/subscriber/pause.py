@@ -43,6 +43,11 @@ class Pause:
         self._alarm = None
         self.wake()
 
+    @property
+    def called(self) -> bool:
+        """Whether rows may have come since calls were forgotten."""
+        return self._called.is_set()
+
     def forget_calls(self) -> None:
         """Begin to listen: whatever was called before now, the claim that follows will see."""
         self._called.clear()

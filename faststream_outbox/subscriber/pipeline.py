@@ -129,7 +129,7 @@ class Pipeline:
             journal,
             terminal=Outbasket(batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval),
             retry=Outbasket(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
-            expect=self._claimer.expect,
+            expect=lambda seconds: self._claimer.expect(self._settle_link.left_of(seconds)),
             announce=announcer.announce,
         )
         self._gatherer = Gatherer(

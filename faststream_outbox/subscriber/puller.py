@@ -70,7 +70,7 @@ class Puller:
             # The caller waits for each outcome to be written, so none waits for company.
             terminal=Outbasket(batch_size=1, flush_interval=0.0),
             retry=Outbasket(batch_size=1, flush_interval=0.0),
-            expect=self._pause.expect,
+            expect=lambda seconds: self._pause.expect(self._settle_link.left_of(seconds)),
             announce=announcer.announce,
         )
         self._keeper = LeaseKeeper(self._claim_link, self._ledger, self._monitor, lease_seconds=lease_seconds)

@@ -44,7 +44,7 @@ class Wakeup:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # not started, or left behind in a loop that is over
             self._loop, self._listener = loop, None
-            self._notifier = Notifier(self._store, self._monitor)
+            self._notifier = Notifier(self._notify, self._monitor)
             self._notifier.start()
         if listen and self._listener is None:
             self._listener = Listener(self._store, self._hear, self._wake_all, self._monitor)
@@ -106,6 +106,11 @@ class Wakeup:
             self._wake(queue)
         if self._notifier is not None:
             self._notifier.put(names)
+
+    async def _notify(self, queues: Iterable[str]) -> None:
+        """Notify other processes: on the connection that listens, and without one on any that the pool lends."""
+        if self._listener is None or not await self._listener.notify(queues):
+            await self._store.notify(queues)
 
     def _hear(self, queue: str) -> None:
         if queue:

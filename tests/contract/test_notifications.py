@@ -93,5 +93,14 @@ async def test_listening_can_be_tested(backend: Backend) -> None:
     assert ears.heard == [], "a test is nobody else's business"
 
 
+async def test_who_listens_can_notify(backend: Backend) -> None:
+    ears, others = Ears(), Ears()
+    async with backend.store.listen(ears) as listening, backend.store.listen(others):
+        await listening.notify(["q", "r"])
+        await others.until("r")
+        await ears.until("r")
+    assert ears.heard == others.heard == ["q", "r"]
+
+
 async def test_nothing_is_deferred_without_a_session(backend: Backend) -> None:
     assert not backend.store.after_commit(None, lambda: None, key="k")

@@ -1,7 +1,7 @@
 """The store's own connections: borrowed from the pool, given back as they were, never given back broken."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Retry, SettleInterruptedError, Settlement
 from faststream_outbox.storage import drivers as drivers_module
+from faststream_outbox.storage.drivers import Records
 from faststream_outbox.storage.statements import LANE_SETTINGS, Statement
 from tests.backends import PostgresBackend
 
@@ -27,6 +28,24 @@ async def one_connection(outbox_postgres: Database, driver: str) -> PostgresBack
     backend = PostgresBackend(create_async_engine(outbox_postgres.url(driver), pool_size=1, max_overflow=0))
     await backend.create()
     return backend
+
+
+class Late:
+    """Answers what was so a while ago, as a busy process hears it."""
+
+    async def fetch(self, _statement: Statement, *_args: Any) -> Records:
+        await asyncio.sleep(0.2)
+        return [[0.1]]
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        raise NotImplementedError
+
+
+async def test_the_way_of_an_answer_is_not_waited_for_again(one_connection: PostgresBackend) -> None:
+    due = await one_connection.store.lane(Late()).next_due(ClaimCursor(["q"]))
+    assert due is not None
+    assert 0 < due < 0.1, "and not 0, which would say that somebody else is just claiming it"
+    await one_connection.engine.dispose()
 
 
 async def test_a_lane_leaves_the_connection_as_it_was(one_connection: PostgresBackend) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow, PostgresStore
+from faststream_outbox.storage import drivers as drivers_module
 from tests.backends import PostgresBackend
-from tests.ears import Ears
-
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN %'"
+from tests.ears import LISTENERS, Ears
 
 
 async def test_nobody_is_told_before_the_commit_nor_after_a_rollback(postgres: PostgresBackend) -> None:
@@ -135,24 +135,66 @@ async def test_the_server_forgets_who_has_stopped_listening(postgres: PostgresBa
             await asyncio.sleep(0.01)
 
 
-async def test_listening_takes_no_place_in_the_pool(outbox_postgres: Database, driver: str) -> None:
+@pytest.fixture
+async def one_connection(outbox_postgres: Database, driver: str) -> AsyncIterator[PostgresBackend]:
+    """A pool of a single connection."""
     engine = create_async_engine(outbox_postgres.url(driver), pool_size=1, max_overflow=0, pool_timeout=5)
     backend = PostgresBackend(engine)
     await backend.create()
-    ears = Ears()
+    yield backend
+    await engine.dispose()
+
+
+async def test_listening_takes_no_place_in_the_pool(one_connection: PostgresBackend) -> None:
+    ears, engine = Ears(), one_connection.engine
     assert isinstance(engine.pool, QueuePool)
-    async with backend.store.listen(ears) as listening:
+    async with one_connection.store.listen(ears) as listening:
         assert engine.pool.checkedout() == 0
-        assert listening.can_test()
         async with engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
-            assert not listening.can_test(), "the only connection is taken"
-            await backend.store.insert(connection, NewRow("q", b""), notify=True)
+            assert listening.can_test(), "by itself"
+            await listening.test()
+            await listening.notify(["told"])
+            await ears.until("told")
+            await one_connection.store.insert(connection, NewRow("q", b""), notify=True)
             await connection.commit()
         await ears.until("q")
-        await listening.test()
         assert engine.pool.checkedout() == 0
-    await engine.dispose()
+
+
+async def test_behind_a_pooler_it_is_tested_over_another_connection(
+    one_connection: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler names itself, not the server process that a statement reaches."""
+    for executor in (drivers_module.AsyncpgExecutor, drivers_module.PsycopgExecutor):
+        monkeypatch.setattr(executor, "connected_to", lambda _self: -1)
+    async with one_connection.store.listen(Ears()) as listening:
+        assert listening.can_test()
+        async with one_connection.engine.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+            assert not listening.can_test(), "the only connection is taken"
+        await listening.test()
+
+
+async def test_the_connection_that_listens_notifies_as_often_as_it_is_asked(postgres: PostgresBackend) -> None:
+    """All at once, while others notify too: nothing is lost between two statements, nor during one."""
+    ears, queues = Ears(), [f"q{n}" for n in range(20)]
+
+    async def others() -> None:
+        for n in range(20):
+            await postgres.store.notify([f"other{n}"])
+
+    async with asyncio.timeout(30), postgres.store.listen(ears) as listening:
+        for _ in range(5):
+            sent = (listening.notify([queue]) for queue in queues)
+            await asyncio.gather(others(), *sent, *(listening.test() for _ in range(20)))
+        await postgres.store.notify(["end"])
+        await ears.until("end")
+    assert Counter(ears.heard) == {
+        **dict.fromkeys(queues, 5),
+        **{f"other{n}": 5 for n in range(20)},
+        "end": 1,
+    }
 
 
 async def test_notifying_leaves_the_connection_as_it_was(postgres: PostgresBackend) -> None:

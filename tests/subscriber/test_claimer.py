@@ -2,10 +2,31 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome, Retry
-from tests.backends import Backend
-from tests.subscriber.pipelines import fill, running, until_empty
+import pytest
+
+from faststream_outbox.storage import (
+    Ack,
+    Claim,
+    ClaimCursor,
+    MemoryStore,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    Retry,
+    Settled,
+    Settlement,
+    StoreConnection,
+)
+from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.ordering import RunSettlement
+from faststream_outbox.subscriber.pause import Pause
+from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
+from tests.backends import Backend, MemoryBackend
+from tests.broker.brokers import until
+from tests.subscriber.pipelines import fill, one_by_one, running, until_empty
 
 
 async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sleep(backend: Backend) -> None:
@@ -52,3 +73,72 @@ async def test_rows_without_a_key_leave_room_for_those_with_one(backend: Backend
     async with running(backend, handle, claim_batch_size=10):
         await until_empty(backend)
     assert handled.index(b"ordered") < 300, "it was handled when there were no others left"
+
+
+class WatchedStore(MemoryStore):
+    """Tells of each claim and each question for what is next, and takes its time to tell that outcomes are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.on_claim: Callable[[], object] = lambda: None
+        self.settling = 0.0
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[StoreConnection]:
+        yield WatchedConnection(self)
+
+
+class WatchedConnection(MemoryConnection):
+    _store: WatchedStore
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
+        self._store.asked.append("claim")
+        self._store.on_claim()
+        return claim
+
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+        settled = await super().settle(settlements)
+        await asyncio.sleep(self._store.settling)
+        return settled
+
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        self._store.asked.append("next due")
+        return await super().next_due(cursor)
+
+
+async def no_rows(_row: OutboxRow) -> Outcome:
+    raise AssertionError("there are none")
+
+
+async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_next() -> None:
+    store = WatchedStore()
+    pipeline = Pipeline(store, ["q"], one_by_one(no_rows), options=PipelineOptions(min_interval=30, max_interval=30))
+
+    def call_once() -> None:
+        if store.asked.count("claim") == 2:  # the first one is followed by a look for suspects
+            pipeline.wake()
+
+    store.on_claim = call_once
+    pipeline.start()
+    await until(lambda: "next due" in store.asked)
+    await pipeline.stop(1)
+    assert store.asked[:4] == ["claim", "claim", "claim", "next due"]
+
+
+async def test_a_retry_is_due_from_when_its_outcome_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from when the answer came, which a disk or a busy process may hold up."""
+    expected: list[float] = []
+    monkeypatch.setattr(Pause, "expect", lambda _pause, seconds: expected.append(seconds))
+    backend = MemoryBackend()
+    backend.store = backend.memory = store = WatchedStore()
+    store.settling = 0.2
+    await fill(backend, 1)
+
+    async def fail(_row: OutboxRow) -> Outcome:
+        return Retry(0.1, 1)
+
+    async with running(backend, fail, min_interval=30, max_interval=30):
+        await until(lambda: expected)
+    assert expected[0] == 0

@@ -59,3 +59,73 @@ async def test_a_lane_that_cannot_be_opened_is_given_up() -> None:
     assert await link.run(answer) == "here"
     await link.close()
     assert store.opened == store.closed == 1
+
+
+class Caller:
+    """Somebody who is cancelled while an operation runs that is to end."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._begun, self._let = asyncio.Event(), asyncio.Event()
+        self.error: Exception | None = None
+        self.got: list[str] = []
+        self.went_on = False
+
+    async def _operation(self, _lane: StoreConnection) -> str:
+        self._begun.set()
+        await self._let.wait()
+        if self.error is not None:
+            raise self.error
+        return "here"
+
+    async def _call(self) -> None:
+        self.got.append(await self._link.run(self._operation, to_its_end=True))
+        await asyncio.sleep(0)
+        self.went_on = True
+
+    async def be_cancelled(self) -> None:
+        call = asyncio.create_task(self._call())
+        await self._begun.wait()
+        call.cancel()
+        await asyncio.sleep(0)
+        assert not call.done()
+        self._let.set()
+        await call
+
+
+async def test_who_is_cancelled_meanwhile_gets_what_came_and_goes_no_further() -> None:
+    store = Counting()
+    link = Link(store)
+    caller = Caller(link)
+    with pytest.raises(asyncio.CancelledError):
+        await caller.be_cancelled()
+    assert caller.got == ["here"]
+    assert not caller.went_on
+    assert await link.run(answer) == "here"
+    assert (store.opened, store.closed) == (1, 0), "the lane is as good as before"
+    await link.close()
+
+
+async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
+    store = Counting()
+    link = Link(store)
+    caller = Caller(link)
+    caller.error = ConnectionError("gone")
+    with pytest.raises(ConnectionError, match="gone"):
+        await caller.be_cancelled()
+    assert (store.opened, store.closed) == (1, 1)
+
+
+async def test_who_is_cancelled_twice_waits_no_longer() -> None:
+    store = Counting()
+    link = Link(store)
+    call = asyncio.create_task(link.run(silence, to_its_end=True))
+    while not store.opened:
+        await asyncio.sleep(0)
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        assert not call.done()
+        call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert store.closed == 1

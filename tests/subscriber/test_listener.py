@@ -16,11 +16,9 @@ from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.wakeup import Wakeup
 from tests.backends import PostgresBackend
-from tests.ears import Bell, Reports
+from tests.ears import LISTENERS, Bell, Reports
 from tests.pooler import pooling
 from tests.proxy import proxying
-
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN %'"
 
 
 @asynccontextmanager

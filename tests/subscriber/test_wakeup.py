@@ -4,19 +4,19 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.storage import Ack, MemoryStore, NewRow, OutboxRow, Outcome, PostgresStore
+from faststream_outbox.storage import Ack, Listening, MemoryStore, NewRow, OutboxRow, Outcome, PostgresStore
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.subscriber.wakeup import Wakeup
 from tests.backends import Backend, MemoryBackend, PostgresBackend
-from tests.ears import Bell, Ears, Reports
+from tests.ears import LISTENERS, Bell, Ears, Reports
 from tests.subscriber.pipelines import one_by_one
 
 
@@ -101,6 +101,40 @@ async def test_subscribers_of_other_processes_wake(postgres: PostgresBackend, ou
         await postgres.run("NOTIFY outbox_outbox")
         await bell.rung()
     await elsewhere.engine.dispose()
+
+
+async def test_who_listens_notifies_on_that_connection_and_else_on_one_of_the_pool(postgres: PostgresBackend) -> None:
+    class Lending(PostgresStore):
+        deaf = False
+        lent = 0
+
+        async def notify(self, queues: Iterable[str]) -> None:
+            self.lent += 1
+            await super().notify(queues)
+
+        def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
+            if self.deaf:
+                raise ConnectionError("on purpose")
+            return super().listen(on_queue)
+
+    store, reports, ears = Lending(postgres.engine, postgres.outbox_table), Reports(), Ears()
+    wakeup = Wakeup(store, reports)
+    async with asyncio.timeout(60), postgres.store.listen(ears):
+        others = await postgres.run(LISTENERS)
+        wakeup.start(listen=True)
+        wakeup.announce(["early"])  # it need not listen yet
+        await ears.until("early")
+        wakeup.announce(["late"])
+        await ears.until("late")
+        assert store.lent == 0
+        store.deaf = True
+        [[pid]] = [each for each in await postgres.run(LISTENERS) if each not in others]
+        await postgres.run("SELECT pg_terminate_backend(:pid)", pid=pid)
+        wakeup.announce(["lost"])
+        await ears.until("lost")
+        assert store.lent == 1
+        assert reports.named("notify_failed") == [], "one way is as good as the other"
+    await wakeup.stop()
 
 
 async def test_many_commits_share_their_notifications() -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from serving import QUEUE, Contestant, Message, Publisher, Work, serve
-from sqlalchemy import MetaData, make_url
+from sqlalchemy import Connection, MetaData, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from faststream_outbox import ConstantRetry, OutboxBroker, make_outbox_table
@@ -71,6 +71,8 @@ class Outbox(Contestant):
     async def publishing(self, clients: int) -> AsyncIterator[Publisher]:
         """Make sessions for as many clients."""
         async with self._engine(clients) as engine:
+            async with engine.connect():  # now, as other pools do, lest the first message wait for it
+                pass
             yield SessionPublisher(OutboxBroker(engine, outbox_table=self._table, logger=None), engine)
 
     @asynccontextmanager
@@ -89,6 +91,12 @@ class SessionPublisher(Publisher):
     def __init__(self, broker: OutboxBroker, engine: AsyncEngine) -> None:
         self._broker = broker
         self._sessions = async_sessionmaker(engine)
+        self._committed_at = 0.0
+        event.listen(engine.sync_engine, "commit", self._note_commit)
+
+    def _note_commit(self, _connection: Connection) -> None:
+        # When the session is done with what it does before, and sends COMMIT.
+        self._committed_at = time.monotonic()
 
     async def one(self, body: Message) -> None:
         """Publish in a session of its own."""
@@ -105,7 +113,7 @@ class SessionPublisher(Publisher):
         later = None if delay is None else timedelta(seconds=delay)
         async with self._sessions.begin() as session:
             await self._broker.publish(body, queue=QUEUE, session=session, activate_in=later)
-            return time.monotonic()
+        return self._committed_at
 
 
 if __name__ == "__main__":
