@@ -14,6 +14,30 @@ AnySession = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
 _PENDING: Final = "faststream_outbox.after_commit"
 
 
+def sync_session_of(session: AnySession) -> Session | None:
+    """Find the session behind whatever was given; none stands behind a connection."""
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        session = session.sync_session
+    return session if isinstance(session, Session) else None
+
+
+def is_awaited(session: AnySession, key: Hashable) -> bool:
+    """Tell whether something of this key waits for the session's commit already."""
+    behind = sync_session_of(session)
+    return behind is not None and key in behind.info.get(_PENDING, ())
+
+
+def may_notify(session: AnySession) -> bool:
+    """Tell whether what is notified now in the session's transaction is surely heard when that is committed.
+
+    A savepoint that is rolled back would take it along; and a transaction that notifies cannot be prepared.
+    """
+    behind = sync_session_of(session)
+    return behind is not None and not behind.twophase and not behind.in_nested_transaction()
+
+
 def after_commit(
     session: AnySession, callback: Callable[[], None], *, key: Hashable = None, table: Table | None = None
 ) -> bool:
@@ -29,19 +53,16 @@ def after_commit(
             ...  # tell others in the transaction itself
 
     """
-    if isinstance(session, async_scoped_session):
-        session = session()
-    if isinstance(session, AsyncSession):
-        session = session.sync_session
-    if not isinstance(session, Session):
+    behind = sync_session_of(session)
+    if behind is None:
         return False
     key = callback if key is None else key
-    pending: dict[Hashable, Callable[[], None]] | None = session.info.get(_PENDING)
+    pending: dict[Hashable, Callable[[], None]] | None = behind.info.get(_PENDING)
     if pending is not None and key in pending:
         return True
-    if not _commits(session, table):
+    if not _commits(behind, table):
         return False
-    session.info.setdefault(_PENDING, {})[key] = callback
+    behind.info.setdefault(_PENDING, {})[key] = callback
     return True
 
 

@@ -9,7 +9,7 @@ from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.patience import within
 
 # Between two statements. What is announced in between shares the next, and nobody can tell ten milliseconds.
-_SPACING: Final = 0.01
+SPACING: Final = 0.01
 # How long one statement may take, waiting for a connection included, before it is tried on another one.
 _LIMIT: Final = 5.0
 
@@ -47,7 +47,7 @@ class Notifier(Loop):
             raise
         if not self._queues:
             self._all_sent.set()
-        await asyncio.sleep(_SPACING)
+        await asyncio.sleep(SPACING)
 
     async def finish(self, seconds: float) -> None:
         """Stop when all is sent, or the time is over."""

@@ -1,6 +1,8 @@
 """Says that rows have come: to the subscribers of this process directly, to those of others by NOTIFY."""
 
 import asyncio
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -8,9 +10,10 @@ from functools import partial
 from typing import Final
 
 from faststream_outbox.storage import AnySession, Store
+from faststream_outbox.storage.commits import is_awaited, may_notify
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.listener import Listener
-from faststream_outbox.subscriber.notifier import Notifier
+from faststream_outbox.subscriber.notifier import SPACING, Notifier
 
 # How long the last announcements may take when we are stopped.
 _LAST_WORDS: Final = 3.0
@@ -36,6 +39,8 @@ class Wakeup:
         self._monitor = monitor or Monitor()
         self._subscribers: defaultdict[str, list[Wake]] = defaultdict(list)
         self._loop: asyncio.AbstractEventLoop | None = None
+        # When others were last told of something, or a transaction was given the task to tell them.
+        self._told_at = -math.inf
         self._notifier: Notifier | None = None
         self._listener: Listener | None = None
 
@@ -82,26 +87,41 @@ class Wakeup:
     def defer(self, session: AnySession, queue: str) -> bool:
         """Announce a queue after the session's commit. False: the INSERT has to carry the notification itself.
 
-        So it is while this is not started: nobody might be there any more when the commit comes.
+        So it is while this is not started: nobody might be there any more when the commit comes. And so it is when
+        nothing was announced for a while, because it then arrives a round trip earlier. Commits that carry one wait for
+        each other, so there is one in a while at most.
         """
         if self._loop is None:
             return False
-        return self._store.after_commit(session, partial(self._committed, queue), key=(self, queue))
+        key = self, queue
+        if is_awaited(session, key):
+            return True
+        carried = time.monotonic() >= self._told_at + SPACING and may_notify(session)
+        heard = partial(self._committed, self._wake if carried else self._announce, queue)
+        if not self._store.after_commit(session, heard, key=key):
+            return False
+        if carried:
+            self._told_at = time.monotonic()
+        return not carried
 
-    def _committed(self, queue: str) -> None:
+    def _committed(self, tell: Callable[[str], None], queue: str) -> None:
         """Hear of a commit, in whatever thread it was made."""
         loop = self._loop
         if loop is None:
             return  # stopped since: polling finds the row
         if _running_loop() is loop:
-            self.announce([queue])
+            tell(queue)
         else:
             with suppress(RuntimeError):  # the loop was closed since
-                loop.call_soon_threadsafe(self.announce, [queue])
+                loop.call_soon_threadsafe(tell, queue)
+
+    def _announce(self, queue: str) -> None:
+        self.announce([queue])
 
     def announce(self, queues: Iterable[str]) -> None:
         """Say that rows have been committed: here at once, elsewhere within milliseconds. For the loop's own thread."""
         names = set(queues)
+        self._told_at = time.monotonic()
         for queue in names:
             self._wake(queue)
         if self._notifier is not None:

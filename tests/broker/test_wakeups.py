@@ -4,10 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox.subscriber import wakeup
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
+from tests.ears import Ears
 
 
 @asynccontextmanager
@@ -23,17 +27,51 @@ async def watched(postgres: PostgresBackend) -> AsyncIterator[list[str]]:
     event.remove(engine, "before_cursor_execute", note)
 
 
-async def test_a_connected_broker_notifies_after_the_commit(postgres: PostgresBackend) -> None:
+async def test_a_connected_broker_notifies_after_the_commit_unless_it_was_quiet(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "SPACING", 3600)
     broker = broker_on(postgres)
     async with watched(postgres) as statements:
-        async with broker, postgres.transaction() as session:
-            for _ in range(3):
+        async with broker:
+            async with postgres.transaction() as session:
                 await broker.publish(1, queue="q", session=session)
-            await session.flush()
-            assert not any("pg_notify" in statement for statement in statements)
+            assert ["INSERT" in statement for statement in statements if "pg_notify" in statement] == [True]
+            statements.clear()
+            async with postgres.transaction() as session:
+                for _ in range(3):
+                    await broker.publish(1, queue="q", session=session)
+                await session.flush()
+                assert not any("pg_notify" in statement for statement in statements)
         # Stopped: what was to be said has been said, once.
         assert sum("pg_notify" in statement for statement in statements) == 1
         assert "INSERT" not in statements[-1]
+
+
+async def test_what_a_savepoint_takes_along_is_announced_all_the_same(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "SPACING", 3600)
+    broker, ears = broker_on(postgres), Ears()
+    async with postgres.store.listen(ears), broker:
+        async with postgres.transaction() as session:
+            savepoint = await session.begin_nested()
+            await broker.publish(1, queue="q", session=session)
+            await savepoint.rollback()
+            await broker.publish(2, queue="q", session=session)
+        await ears.until("q")
+
+
+async def test_a_transaction_that_is_prepared_carries_no_notification(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "SPACING", 0)
+    broker = broker_on(postgres)
+    async with watched(postgres) as statements, broker, AsyncSession(postgres.engine, twophase=True) as session:
+        await broker.publish(1, queue="q", session=session)
+        await session.flush()
+        assert not any("pg_notify" in statement for statement in statements)
+        await session.rollback()
 
 
 async def test_otherwise_the_insert_notifies(postgres: PostgresBackend) -> None:

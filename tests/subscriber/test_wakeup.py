@@ -188,8 +188,7 @@ async def test_it_can_be_started_again(postgres: PostgresBackend) -> None:
             await bell.rung()
             assert wakeup.alive
             async with postgres.transaction() as session:
-                assert wakeup.defer(session, queue)
-                await postgres.store.insert(session, NewRow(queue, b""))
+                await publish(wakeup, postgres, session, queue)
             await wakeup.stop()
             await ears.until(queue)
 
@@ -214,8 +213,7 @@ async def test_commits_of_other_threads_wake(postgres: PostgresBackend, outbox_p
     def work(wakeup: Wakeup) -> None:
         engine = create_engine(outbox_postgres.url("psycopg"))
         with Session(engine) as session, session.begin():
-            assert wakeup.defer(session, "q")
-            postgres.store.insert_sync(session, NewRow("q", b""))
+            postgres.store.insert_sync(session, NewRow("q", b""), notify=not wakeup.defer(session, "q"))
         engine.dispose()
 
     async with postgres.store.listen(ears), started(postgres, listen=False) as wakeup:

@@ -18,6 +18,7 @@ from faststream_outbox import ConstantRetry, OutboxBroker, make_outbox_table
 
 # Room for what the original needs with many workers: a connection for each.
 _SUBSCRIBER_POOL = 40
+_BROKERS_OWN = 2
 
 
 class Outbox(Contestant):
@@ -70,10 +71,14 @@ class Outbox(Contestant):
     @asynccontextmanager
     async def publishing(self, clients: int) -> AsyncIterator[Publisher]:
         """Make sessions for as many clients."""
-        async with self._engine(clients) as engine:
-            async with engine.connect():  # now, as other pools do, lest the first message wait for it
-                pass
-            yield SessionPublisher(OutboxBroker(engine, outbox_table=self._table, logger=None), engine)
+        # As an application has it: started, with connections of its own beside those of its sessions.
+        async with self._engine(clients + _BROKERS_OWN) as engine:
+            broker = OutboxBroker(engine, outbox_table=self._table, logger=None)
+            await broker.start()
+            try:
+                yield SessionPublisher(broker, engine)
+            finally:
+                await broker.stop()
 
     @asynccontextmanager
     async def _engine(self, connections: int) -> AsyncIterator[AsyncEngine]:
