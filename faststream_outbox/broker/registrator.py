@@ -76,7 +76,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         Args:
             queues: A queue's name, or several.
             max_workers: How many messages, or batches of them, are handled side by side.
-            fetch_batch_size: How many rows are claimed at once, at most: 100, or a batch of `max_records`.
+            fetch_batch_size: How many rows are claimed at once, at most: 250, or a batch of `max_records`.
             min_fetch_interval: Seconds between looks at an idle queue at first; they grow from look to look.
             max_fetch_interval: Seconds between looks at an idle queue at most.
             lease_ttl_seconds: After how long others may take a row whose holder died. Leases of running rows renew

@@ -214,7 +214,12 @@ class PostgresConnection(StoreConnection):
     ) -> RunClaim:
         """Lease keys, with the rows that are due."""
         return await self._runs.claim(
-            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
+            cursor,
+            keys=keys,
+            rows_per_key=rows_per_key,
+            lease_seconds=lease_seconds,
+            suspects=suspects,
+            row_type=self.row_type,
         )
 
     async def share_shards(

@@ -21,7 +21,7 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 # Longer intervals and leases are slips of a unit.
 _LONGEST: Final = 7 * 86_400.0
 # A round trip is shared by so many rows that it hardly counts, and a hundred are soon handled.
-_FETCHED: Final = 100
+_FETCHED: Final = 250
 # What one statement settles; beyond that nothing is saved.
 _RECORDS: Final = 500
 

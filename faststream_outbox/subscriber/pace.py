@@ -6,6 +6,8 @@ from typing import Final
 _AHEAD: Final = 0.5
 # Rows of one key are settled together after so long: a crash has all of them handled again.
 LONGEST_RUN: Final = 0.1
+# No more than these, or than can run at once, while nobody knows how long handlers take, nor how large messages are.
+_AT_FIRST: Final = 200
 # How much one row's duration counts against all those before it.
 _WEIGHT: Final = 0.2
 # Shorter than any handler, so that there is something to divide by.
@@ -15,7 +17,8 @@ _SHORTEST: Final = 1e-6
 class Pace:
     """Learns how long handlers take: fast ones are given a batch ahead, slow ones a row when they are free.
 
-    Until it knows, it believes that they are fast; rows that then wait too long are given back (`returner.py`).
+    Until it knows, it believes that they are fast, within limits; rows that then wait too long are given back
+    (`returner.py`).
     """
 
     def __init__(self, *, max_workers: int, most: int, max_records: int = 1) -> None:
@@ -32,7 +35,8 @@ class Pace:
 
     @property
     def _ahead(self) -> int:
-        return min(self._done_in(self._workers * _AHEAD), self._most - self._running)
+        known = max(_AT_FIRST, self._running) if self._seconds is None else self._done_in(self._workers * _AHEAD)
+        return min(known, self._most - self._running)
 
     def _done_in(self, seconds: float) -> int:
         return int(seconds / (_SHORTEST if self._seconds is None else max(self._seconds, _SHORTEST)))

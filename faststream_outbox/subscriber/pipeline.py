@@ -40,7 +40,7 @@ class PipelineOptions:
     # How claimers of the same queues keep out of each other's way.
     ordering: Ordering = field(default_factory=HeadLease)
     # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
-    claim_batch_size: int = 100
+    claim_batch_size: int = 250
     # A row waits no longer than this when its wake-up was lost, and usually not at all.
     min_interval: float = 0.5
     max_interval: float = 10.0

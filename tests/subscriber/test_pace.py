@@ -17,6 +17,13 @@ def test_fast_handlers_are_given_a_batch_ahead() -> None:
     assert pace.capacity == 200
 
 
+def test_before_anything_is_known_there_are_not_too_many() -> None:
+    pace = Pace(max_workers=1, most=500)
+    assert pace.capacity == 201
+    pace.observe(0.0001)
+    assert pace.capacity == 500
+
+
 def test_slow_handlers_are_given_a_row_when_they_are_free() -> None:
     pace = Pace(max_workers=4, most=200)
     pace.observe(10.0)

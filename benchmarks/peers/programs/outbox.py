@@ -83,7 +83,7 @@ class Outbox(Contestant):
     @asynccontextmanager
     async def _engine(self, connections: int) -> AsyncIterator[AsyncEngine]:
         url = make_url(self.dsn).set(drivername="postgresql+asyncpg")
-        engine = create_async_engine(url, pool_size=connections, max_overflow=0)
+        engine = create_async_engine(url, pool_size=connections, max_overflow=0, pool_use_lifo=True)
         try:
             yield engine
         finally:

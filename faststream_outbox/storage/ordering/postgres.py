@@ -39,7 +39,14 @@ class PostgresRuns:
         self._statements = statements
 
     async def claim(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        suspects: bool,
+        row_type: type[OutboxRow],
     ) -> RunClaim:
         """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
         began, plan = time.monotonic(), cursor.plan()
@@ -49,7 +56,7 @@ class PostgresRuns:
         met, handed = await self._claim(plan, lease, walk, check_count("rows_per_key", rows_per_key))
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
-            runs.setdefault(head, []).append(OutboxRow(*fields))
+            runs.setdefault(head, []).append(row_type(*fields))
         claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
