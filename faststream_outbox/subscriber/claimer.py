@@ -156,8 +156,9 @@ class Claimer(Loop):
         return min(self._suspects_at - now, math.inf if sweep_in is None else sweep_in)
 
     async def _wait_for_room(self) -> None:
-        # What is best changes while handlers run, and every row that is settled lets us look again.
-        while self._ledger.occupied > self._pace.refill_at:
+        # What is best changes while handlers run, and every row that is done with lets us look again. Those whose
+        # outcome is being written are no reason to wait, unless writing does not keep up.
+        while self._ledger.occupied > self._pace.refill_at or self._ledger.finished > self._pace.capacity:
             await self._wait_for(self._ledger.wait_for_change())
 
     async def _wait_until_open(self) -> None:

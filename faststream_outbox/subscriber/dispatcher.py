@@ -134,9 +134,7 @@ class Worker(Loop):
                 return Handled([]), error
             return Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]), error
         finally:
-            ended_at = time.monotonic()
-            for held in rows:
-                held.ended_at = ended_at
+            self._ledger.finish(rows)
             self._pace.observe(rows[0].duration / len(rows))
             self._ledger.free_places(empty)
 

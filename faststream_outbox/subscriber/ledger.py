@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from faststream_outbox.storage import Lease, OutboxRow
 from faststream_outbox.storage.ordering import Run
@@ -62,6 +63,8 @@ class Ledger:
         self._changed = asyncio.Event()
         # Rows that are covered by the lease of another one.
         self._followers = 0
+        # Rows whose handler has ended, and whose outcome is still to be written.
+        self._finished = 0
         # Places that a running call has left empty: nobody can fill them before it ends.
         self._empty_places = 0
 
@@ -70,8 +73,21 @@ class Ledger:
 
     @property
     def occupied(self) -> int:
-        """How many rows are in hand, and how many more would be if every running call were full."""
-        return len(self._held) + self._followers + self._empty_places
+        """How many rows wait for a handler or are in one, and how many more would if every running call were full."""
+        return len(self._held) + self._followers + self._empty_places - self._finished
+
+    @property
+    def finished(self) -> int:
+        """How many rows are in hand for no more than their outcome to be written."""
+        return self._finished
+
+    def finish(self, rows: Sequence[Held]) -> None:
+        """Take note that a handler has ended."""
+        ended_at = time.monotonic()
+        for held in rows:
+            held.ended_at = ended_at
+        self._finished += len(rows)
+        self._changed.set()
 
     def take_places(self, count: int) -> None:
         """Take note that a call begins with so many places empty."""
@@ -151,7 +167,9 @@ class Ledger:
         """Forget rows that were settled or lost; returns those that were here."""
         struck = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
         if struck:
-            self._followers -= sum(len(held.followers) for held in struck)
+            followers = [follower for held in struck for follower in held.followers]
+            self._followers -= len(followers)
+            self._finished -= sum(held.ended_at is not None for held in chain(struck, followers))
             self._changed.set()
         return struck
 

@@ -96,7 +96,7 @@ class Puller:
         """Write what became of a row, and return when it is written; the first outcome stands."""
         held = self._ledger.find(lease)
         if held is not None and held.ended_at is None:
-            held.ended_at = time.monotonic()
+            self._ledger.finish([held])
             self._settler.put(Settlement(lease, outcome))
         await self._ledger.wait_until_gone(lease)
 
@@ -150,7 +150,7 @@ class Puller:
                 held.began_at = time.monotonic()
                 self._journal.dispatched([held])
                 return held
-            held.ended_at = time.monotonic()
+            self._ledger.finish([held])
             self._settler.put(Settlement(held.lease, give_up(held.row, Dead("max_deliveries"), self._on_dead)))
         return None
 
