@@ -265,8 +265,10 @@ class Store(ABC):
         """Open a lane of the store's own."""
 
     @abstractmethod
-    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
-        """Arrange for one call per key after the session's commit; False: insert with `notify` instead."""
+    def after_commit(
+        self, session: AnySession, callback: Callable[[], None], *, key: Hashable
+    ) -> Callable[[], None] | None:
+        """Arrange for one call per key after the session's commit, and return it; None: insert with `notify`."""
 
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:

@@ -23,12 +23,6 @@ def sync_session_of(session: AnySession) -> Session | None:
     return session if isinstance(session, Session) else None
 
 
-def is_awaited(session: AnySession, key: Hashable) -> bool:
-    """Tell whether something of this key waits for the session's commit already."""
-    behind = sync_session_of(session)
-    return behind is not None and key in behind.info.get(_PENDING, ())
-
-
 def may_notify(session: AnySession) -> bool:
     """Tell whether what is notified now in the session's transaction is surely heard when that is committed.
 
@@ -40,13 +34,13 @@ def may_notify(session: AnySession) -> bool:
 
 def after_commit(
     session: AnySession, callback: Callable[[], None], *, key: Hashable = None, table: Table | None = None
-) -> bool:
+) -> Callable[[], None] | None:
     """Call `callback` after the session's outermost transaction has been committed, and never after its rollback.
 
-    False, with nothing arranged, where no such moment can be known: a connection, a session on somebody's connection,
-    an engine in autocommit. `key` stands for the callback: of those with the same key a transaction keeps one. `table`
-    tells a session that has several engines which one is meant. The callback runs in whatever thread commits, and must
-    not raise. A savepoint that is rolled back does not take it along.
+    None, with nothing arranged, where no such moment can be known: a connection, a session on somebody's connection, an
+    engine in autocommit. `key` stands for the callback: of those with the same key a transaction keeps the first, which
+    is returned. `table` tells a session that has several engines which one is meant. The callback runs in whatever
+    thread commits, and must not raise. A savepoint that is rolled back does not take it along.
 
     Example:
         if not after_commit(session, wake, key="orders"):
@@ -55,15 +49,15 @@ def after_commit(
     """
     behind = sync_session_of(session)
     if behind is None:
-        return False
+        return None
     key = callback if key is None else key
     pending: dict[Hashable, Callable[[], None]] | None = behind.info.get(_PENDING)
     if pending is not None and key in pending:
-        return True
+        return pending[key]
     if not _commits(behind, table):
-        return False
+        return None
     behind.info.setdefault(_PENDING, {})[key] = callback
-    return True
+    return callback
 
 
 def _commits(session: Session, table: Table | None) -> bool:

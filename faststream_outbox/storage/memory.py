@@ -202,10 +202,9 @@ class MemoryStore(Store):
         """Open a lane; there may be any number."""
         yield MemoryConnection(self)
 
-    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
+    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> None:
         """Arrange nothing: there are no transactions here, and whoever listens is told at once."""
         del session, callback, key
-        return False
 
     async def notify(self, queues: Iterable[str]) -> None:
         """Tell everybody who listens."""

@@ -286,9 +286,11 @@ class PostgresStore(Store):
         """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
         return self.lane(BorrowedExecutor(connection))
 
-    def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> bool:
+    def after_commit(
+        self, session: AnySession, callback: Callable[[], None], *, key: Hashable
+    ) -> Callable[[], None] | None:
         """Arrange for one call per key after the session's commit."""
-        return self.engine is not None and after_commit(session, callback, key=key, table=self.outbox_table)
+        return None if self.engine is None else after_commit(session, callback, key=key, table=self.outbox_table)
 
     async def notify(self, queues: Iterable[str]) -> None:
         """Tell everybody who listens, on a connection that the pool lends for it."""

@@ -6,11 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
 from faststream_outbox.storage import AnySession, Store
-from faststream_outbox.storage.commits import is_awaited, may_notify
+from faststream_outbox.storage.commits import may_notify
 from faststream_outbox.subscriber.events import Monitor
 from faststream_outbox.subscriber.listener import Listener
 from faststream_outbox.subscriber.notifier import SPACING, Notifier
@@ -93,27 +93,25 @@ class Wakeup:
         """
         if self._loop is None:
             return False
-        key = self, queue
-        if is_awaited(session, key):
-            return True
-        carried = time.monotonic() >= self._told_at + SPACING and may_notify(session)
-        heard = partial(self._committed, self._wake if carried else self._announce, queue)
-        if not self._store.after_commit(session, heard, key=key):
-            return False
-        if carried:
+        commit = _Commit(self._committed, queue)
+        awaited = self._store.after_commit(session, commit, key=(self, queue))
+        if awaited is not commit:
+            return awaited is not None  # arranged by a message before
+        if time.monotonic() >= self._told_at + SPACING and may_notify(session):
             self._told_at = time.monotonic()
-        return not carried
+            commit.is_told = True
+        return not commit.is_told
 
-    def _committed(self, tell: Callable[[str], None], queue: str) -> None:
+    def _committed(self, commit: "_Commit") -> None:
         """Hear of a commit, in whatever thread it was made."""
-        loop = self._loop
+        loop, tell = self._loop, self._wake if commit.is_told else self._announce
         if loop is None:
             return  # stopped since: polling finds the row
         if _running_loop() is loop:
-            tell(queue)
+            tell(commit.queue)
         else:
             with suppress(RuntimeError):  # the loop was closed since
-                loop.call_soon_threadsafe(tell, queue)
+                loop.call_soon_threadsafe(tell, commit.queue)
 
     def _announce(self, queue: str) -> None:
         self.announce([queue])
@@ -145,6 +143,19 @@ class Wakeup:
     def _wake_all(self) -> None:
         for wake in {wake for wakes in self._subscribers.values() for wake in wakes}:
             wake()
+
+
+@dataclass(slots=True, eq=False)
+class _Commit:
+    """The commit of a transaction that has rows for a queue."""
+
+    hear: Callable[["_Commit"], None]
+    queue: str
+    # Whether the transaction itself tells other processes.
+    is_told: bool = False
+
+    def __call__(self) -> None:
+        self.hear(self)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
