@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     scale = parser.add_mutually_exclusive_group()
     scale.add_argument(
-        "--quick", dest="scale", action="store_const", const="quick", help="P1 to P12, about 5 minutes (default)"
+        "--quick", dest="scale", action="store_const", const="quick", help="P1 to P12, about 6 minutes (default)"
     )
     scale.add_argument("--full", dest="scale", action="store_const", const="full", help="all scenarios, more rounds")
     parser.add_argument("--only", type=_scenarios, metavar="A,B", help=f"some scenarios only: {names}")
