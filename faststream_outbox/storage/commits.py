@@ -24,12 +24,9 @@ def sync_session_of(session: AnySession) -> Session | None:
 
 
 def may_notify(session: AnySession) -> bool:
-    """Tell whether what is notified now in the session's transaction is surely heard when that is committed.
-
-    A savepoint that is rolled back would take it along; and a transaction that notifies cannot be prepared.
-    """
+    """Tell whether a session's transaction may carry a notification: one that does cannot be prepared."""
     behind = sync_session_of(session)
-    return behind is not None and not behind.twophase and not behind.in_nested_transaction()
+    return behind is not None and not behind.twophase
 
 
 def after_commit(

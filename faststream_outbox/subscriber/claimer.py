@@ -221,6 +221,8 @@ class Claimer(Loop):
         """Claim, and take what was claimed even if we are stopped meanwhile: nobody else knows of those rows."""
         claim = await self._link.run(operation, to_its_end=True)
         take(claim)
+        if self._stopping:
+            await asyncio.sleep(0)  # and no more is claimed: here the stop arrives
         return claim
 
     def _take(self, claim: Claim) -> None:

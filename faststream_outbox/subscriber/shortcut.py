@@ -52,8 +52,9 @@ class Shortcut:
         self._logs = config.logger.logger.logger is not None
         self._log_errors = CriticalLogMiddleware(config.logger)
         self._acknowledge = AcknowledgementMiddleware(config.logger, policy, OutboxParser.parse_message)
-        # Those that publish whatever is returned; the one of ours looks for an `OutboxResponse`.
-        self._publishes = any(not isinstance(each, ResponsePublisher) for each in call.handler._publishers)  # noqa: SLF001 - as FastStream does
+        # Of these, ours look for an `OutboxResponse`; all others publish whatever is returned.
+        self._publishers = call.handler._publishers  # noqa: SLF001 - as FastStream does
+        self._ours = sum(isinstance(each, ResponsePublisher) for each in self._publishers)
 
     @property
     def is_open(self) -> bool:
@@ -91,7 +92,7 @@ class Shortcut:
             self._config.logger.log("Received", extra=log_context)
         result = await self._invoke(message)
         replies = message.reply_to and not self._no_reply
-        if self._publishes or replies or isinstance(result, Response):
+        if len(self._publishers) > self._ours or replies or isinstance(result, Response):
             await self._answer(result, message, [ReplyPublisher(self._config, message.reply_to)] if replies else [])
         if self._logs:
             self._config.logger.log("Processed", extra=log_context)
@@ -101,7 +102,7 @@ class Shortcut:
     async def _answer(self, result: Any, message: OutboxMessage, replies: Sequence[PublisherProto[Any]]) -> None:
         response = ensure_response(result)
         response.correlation_id = response.correlation_id or message.correlation_id
-        for publisher in (*replies, *self._handler._publishers):  # noqa: SLF001 - as FastStream does
+        for publisher in (*replies, *self._publishers):
             await publisher._publish(response.as_publish_command(), _extra_middlewares=())  # noqa: SLF001 - as FastStream does
 
     async def _take_care_of(self, error: BaseException, message: OutboxMessage) -> bool:

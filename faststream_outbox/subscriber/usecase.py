@@ -190,7 +190,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
-        own_middlewares = self._own_middlewares or self._last_middlewares
+        own_middlewares, self._shortcut = self._own_middlewares or self._last_middlewares, None
         if not (self.config.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
             self._shortcut = Shortcut(self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply)
 

@@ -93,13 +93,15 @@ class Wakeup:
         """
         if self._loop is None:
             return False
-        commit = _Commit(self._committed, queue)
-        awaited = self._store.after_commit(session, commit, key=(self, queue))
-        if awaited is not commit:
-            return awaited is not None  # arranged by a message before
-        if time.monotonic() >= self._told_at + SPACING and may_notify(session):
+        first = _Commit(self._committed, queue)
+        commit = self._store.after_commit(session, first, key=(self, queue))
+        if not isinstance(commit, _Commit):
+            return False
+        if commit is first and time.monotonic() >= self._told_at + SPACING and may_notify(session):
             self._told_at = time.monotonic()
             commit.is_told = True
+        # Then every INSERT of the transaction carries one, which Postgres sends once: those before may have inserted
+        # nothing, or have gone with a savepoint.
         return not commit.is_told
 
     def _committed(self, commit: "_Commit") -> None:
@@ -151,7 +153,7 @@ class _Commit:
 
     hear: Callable[["_Commit"], None]
     queue: str
-    # Whether the transaction itself tells other processes.
+    # Whether the transaction itself tells other processes, by each of its statements.
     is_told: bool = False
 
     def __call__(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -59,6 +60,33 @@ async def test_what_a_savepoint_takes_along_is_announced_all_the_same(
             await broker.publish(1, queue="q", session=session)
             await savepoint.rollback()
             await broker.publish(2, queue="q", session=session)
+        await ears.until("q")
+
+
+async def test_what_told_nobody_is_no_reason_to_tell_nobody_of_the_next(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "SPACING", 3600)
+    async with postgres.transaction() as session:
+        await broker_on(postgres).publish(1, queue="q", session=session, timer_id="t", activate_in=timedelta(hours=1))
+    ears = Ears()
+    async with postgres.store.listen(ears), broker_on(postgres) as broker, postgres.transaction() as session:
+        again = await broker.publish(1, queue="q", session=session, timer_id="t", activate_in=timedelta(hours=1))
+        assert again is None, "so its INSERT has notified nobody"
+        await broker.publish(2, queue="q", session=session)
+        await session.commit()
+        await ears.until("q")
+
+
+async def test_an_operator_who_found_nothing_does_not_keep_others_from_hearing(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "SPACING", 3600)
+    ears = Ears()
+    async with postgres.store.listen(ears), broker_on(postgres) as broker, postgres.transaction() as session:
+        assert not await broker.release_key(queue="q", key="nobody", session=session)
+        await broker.publish(1, queue="q", session=session)
+        await session.commit()
         await ears.until("q")
 
 

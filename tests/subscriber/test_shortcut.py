@@ -329,3 +329,22 @@ async def test_what_a_handler_leaves_in_the_context_is_no_concern_of_the_next() 
     await shortcut.process(delivery())
     await shortcut.process(delivery())
     assert seen == [(1, OutboxBroker), (1, OutboxBroker)]
+
+
+async def test_a_publisher_that_comes_later_publishes() -> None:
+    broker = OutboxBroker(outbox_table=make_outbox_table(MetaData()), logger=None)
+
+    @broker.subscriber("orders")
+    async def handle(order: Order) -> int:
+        return order.id
+
+    subscriber = broker.subscribers[0]
+    assert isinstance(subscriber, OutboxSubscriber)
+    broker.config.logger._setup(broker.config.context)
+    await SubscriberUsecase.start(subscriber)
+    config = subscriber._outer_config
+    shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
+    broker.publisher("late")(handle)
+    made = delivery()
+    await shortcut.process(made)
+    assert [new.queue for new in made.outputs] == ["late"]
