@@ -30,7 +30,8 @@ async def test_every_scenario_measures_something(bench: Bench, name: str, reques
     results = await SCENARIOS[name].run(bench)
     assert results
     for result in results:
-        assert len(result.lines) > 1
+        # Beside ours there is something else, unless the peers are not installed here.
+        assert len(result.lines) > (0 if "so left out" in result.note else 1)
         for values in result.lines.values():
             assert all(math.isfinite(middle(value)) and middle(value) >= 0 for value in values.values() if value)
         assert result.markdown().count("\n| ") == len(result.lines) + 2
