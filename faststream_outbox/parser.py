@@ -1,6 +1,5 @@
 """From rows to messages: FastStream's parsers and decoders for the outbox."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ class OutboxBatchParser:
     async def parse_batch(message: tuple[OutboxDelivery, ...]) -> OutboxBatchMessage:
         """Make one message of several rows; what it has once, it has from the first."""
         first, last = message[0], message[-1]
-        batch_headers = _headers_of_batch(message)
+        batch_headers = [_headers_in_batch(row) for row in message]
         headers = batch_headers[0]
         return OutboxBatchMessage(
             message,
@@ -53,19 +52,9 @@ class OutboxBatchParser:
         return [_decode(body, headers.get(CONTENT_TYPE)) for body, headers in bodies]
 
 
-def _headers_of_batch(rows: Sequence[OutboxDelivery]) -> list[dict[str, Any]]:
-    """Read the headers of every row; most rows of a batch have the same, which are read once."""
-    known: dict[str | None, dict[str, Any]] = {None: {}}
-    batch_headers = []
-    for row in rows:
-        headers = known.get(row.headers_json)
-        if headers is None:
-            headers = row.headers or {}
-            if not any(isinstance(value, dict | list) for value in headers.values()):  # which messages must not share
-                known[row.headers_json] = headers
-        # FastStream's traces link to those of a batch that have a correlation id.
-        batch_headers.append({CORRELATION_ID: str(row.id), **headers})
-    return batch_headers
+def _headers_in_batch(row: OutboxDelivery) -> dict[str, Any]:
+    # FastStream's traces link to those of a batch that have a correlation id.
+    return {CORRELATION_ID: str(row.id), **(row.headers or {})}
 
 
 _JSON: Final = ContentTypes.JSON.value

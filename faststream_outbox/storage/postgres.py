@@ -30,6 +30,7 @@ from faststream_outbox.storage.drivers import (
     run_on,
 )
 from faststream_outbox.storage.guard import USED_ONCE
+from faststream_outbox.storage.insert_statements import InsertStatements
 from faststream_outbox.storage.notifications import Notifications
 from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.key_statements import KeyStatements
@@ -72,6 +73,7 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self.shards_table = shards_table
+        self._inserts = InsertStatements(outbox_table)
         self._statements = Statements(outbox_table, dlq_table)
         self._runs = RunStatements(outbox_table, dlq_table, self._statements)
         self._keys = KeyStatements(outbox_table, dlq_table)
@@ -112,7 +114,7 @@ class PostgresStore(Store):
         """Insert one row through a synchronous session or connection."""
         if row.key is not None and isinstance(session, Session):
             session.flush()  # order begins here: what the message tells of is written before its place is drawn
-        statements, keyed = self._statements, row.key is not None
+        statements, keyed = self._inserts, row.key is not None
         if row.timer_id is None:
             statement = statements.insert_keyed if keyed else statements.insert
         else:
@@ -149,17 +151,17 @@ class PostgresStore(Store):
         if are_alike(rows):
             one, payloads = rows[0], [row.payload for row in rows]
             values = (one.queue, payloads, one.headers_json, one.delay_seconds, one.due_epoch)
-            return self._statements.insert_alike, values
+            return self._inserts.insert_alike, values
         columns = zip(
             *((r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows), strict=True
         )
-        return self._statements.insert_many, map(list, columns)
+        return self._inserts.insert_many, map(list, columns)
 
     def _insert(
         self, session: Session | Connection, statement: Statement, values: Iterable[Any], *, notify: bool
     ) -> Records:
         if notify:
-            return self._execute(session, self._statements.notifying[statement], *values, self._notifications.channel)
+            return self._execute(session, self._inserts.notifying[statement], *values, self._notifications.channel)
         return self._execute(session, statement, *values)
 
     @asynccontextmanager
@@ -218,7 +220,7 @@ class PostgresStore(Store):
         """Delete a timer that is not in flight, in the caller's transaction."""
         check_name("queue", queue)
         check_name("timer_id", timer_id)
-        return bool(await _run(session, self._execute, self._statements.cancel_timer, queue, timer_id))
+        return bool(await _run(session, self._execute, self._inserts.cancel_timer, queue, timer_id))
 
     async def read(
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000

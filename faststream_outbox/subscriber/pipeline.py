@@ -52,7 +52,7 @@ class PipelineOptions:
     # because a crash would deliver it again; a retry has time.
     terminal_batch_size: int = 500
     terminal_flush_interval: float = 0.0
-    retry_batch_size: int = 100
+    retry_batch_size: int = 100  # fewer than are in hand, so that they do not wait for all of those
     retry_flush_interval: float = 0.1
 
     @property

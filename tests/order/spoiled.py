@@ -21,7 +21,7 @@ def no_producer_lock(store: PostgresStore) -> None:
         # A function that takes the same arguments, and does nothing.
         return text.replace("pg_advisory_xact_lock(", "num_nonnulls(")
 
-    statements = store._statements
+    statements = store._inserts
     _spoil(statements, unlocked, "insert_keyed", "insert_many")
     statements.notifying = {
         Statement(unlocked(plain.text)): Statement(unlocked(notifying.text))

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from faststream_outbox.storage import Ack, Settlement
+from faststream_outbox.storage.insert_statements import InsertStatements
 from faststream_outbox.storage.statements import LANE_SETTINGS, Statement, Statements
 from tests.backends import PostgresBackend
 
@@ -86,7 +87,7 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
     await postgres.fill(300_000, due="now() - random() * interval '1 day'")
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}', lease_expires_at = now() WHERE id <= 500")
     await postgres.run("ANALYZE outbox")
-    statements = Statements(postgres.outbox_table, postgres.dlq_table)
+    statements, inserts = Statements(postgres.outbox_table, postgres.dlq_table), InsertStatements(postgres.outbox_table)
     async with postgres.engine.connect() as connection:
         for settings in ({}, LANE_SETTINGS):
             for name, value in settings.items():
@@ -94,7 +95,8 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
             for name, arguments in ARGUMENTS.items():
                 if name == "claim_suspect" and not settings:
                     continue  # it may read its range, up to where claims have come, through a bitmap
-                plan = await explain(connection, getattr(statements, name), arguments, mode=mode)
+                statement = getattr(statements, name, None) or getattr(inserts, name)
+                plan = await explain(connection, statement, arguments, mode=mode)
                 check_probes_only(plan)
         await connection.rollback()
 

@@ -27,6 +27,7 @@ from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend, MemoryBackend
 from tests.broker.brokers import until
 from tests.subscriber.pipelines import fill, one_by_one, running, until_empty
+from tests.subscriber.slow_store import SlowBackend
 
 
 async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sleep(backend: Backend) -> None:
@@ -142,3 +143,23 @@ async def test_a_retry_is_due_from_when_its_outcome_was_sent(monkeypatch: pytest
     async with running(backend, fail, min_interval=30, max_interval=30):
         await until(lambda: expected)
     assert expected[0] == 0
+
+
+async def test_who_is_stopped_during_a_claim_takes_what_it_brings_and_claims_no_more() -> None:
+    backend = SlowBackend()
+    await fill(backend, 1)
+    await backend.insert(NewRow("q", b"ordered", key="a"))
+    handled: list[bytes] = []
+
+    async def handle(row: OutboxRow) -> Outcome:
+        handled.append(row.payload)
+        return Ack()
+
+    async with running(backend, handle) as pipeline, asyncio.timeout(30):
+        await backend.slow.claiming.wait()
+        stopping = asyncio.create_task(pipeline.stop(10))
+        await until(lambda: pipeline._claimer._stopping)
+        backend.slow.let.set()
+        await stopping
+    assert handled == [b"0"]
+    assert [row.payload for row in await backend.rows()] == [b"ordered"]

@@ -21,6 +21,8 @@ from faststream_outbox.annotations import ContextRepo, Logger, OutboxMessage
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.subscriber.shortcut import Shortcut, is_straight
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on
 
 # Of objects that are not the same in two runs.
 _ADDRESS = re.compile(r"(0x|\.\.\.)[0-9a-f]+>")
@@ -92,27 +94,30 @@ class End:
     seen: Any
 
 
+async def opened(broker: OutboxBroker) -> tuple[OutboxSubscriber, Shortcut]:
+    """Start a broker's one subscriber as far as FastStream does, and prepare its short way."""
+    subscriber = broker.subscribers[0]
+    assert isinstance(subscriber, OutboxSubscriber)
+    broker.config.logger._setup(broker.config.context)
+    await SubscriberUsecase.start(subscriber)
+    assert is_straight(subscriber.calls, subscriber.ack_policy)
+    config = subscriber._outer_config
+    shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
+    assert shortcut.is_open
+    return subscriber, shortcut
+
+
 async def run(
     declare: Declare, made: OutboxDelivery, options: dict[str, Any], *, short: bool, **broker_options: Any
 ) -> End:
     log, seen = Log(), list[Any]()
     broker = OutboxBroker(outbox_table=make_outbox_table(MetaData()), logger=log, **broker_options)
     declare(broker, options, seen)
-    subscriber = broker.subscribers[0]
-    assert isinstance(subscriber, OutboxSubscriber)
-    broker.config.logger._setup(broker.config.context)
-    await SubscriberUsecase.start(subscriber)
+    subscriber, shortcut = await opened(broker)
     log.lines.clear()
     raised: BaseException | None = None
     try:
-        if short:
-            assert is_straight(subscriber.calls, subscriber.ack_policy)
-            config = subscriber._outer_config
-            shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
-            assert shortcut.is_open
-            await shortcut.process(made)
-        else:
-            await subscriber.process_message(made)
+        await (shortcut.process(made) if short else subscriber.process_message(made))
     except BaseException as error:  # noqa: BLE001 - compared
         raised = error
     context = broker.config.context
@@ -320,12 +325,7 @@ async def test_what_a_handler_leaves_in_the_context_is_no_concern_of_the_next() 
         seen.append((order.id, type(context.get_local("broker"))))
         context.set_local("broker", None)
 
-    subscriber = broker.subscribers[0]
-    assert isinstance(subscriber, OutboxSubscriber)
-    broker.config.logger._setup(broker.config.context)
-    await SubscriberUsecase.start(subscriber)
-    config = subscriber._outer_config
-    shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
+    _subscriber, shortcut = await opened(broker)
     await shortcut.process(delivery())
     await shortcut.process(delivery())
     assert seen == [(1, OutboxBroker), (1, OutboxBroker)]
@@ -338,13 +338,36 @@ async def test_a_publisher_that_comes_later_publishes() -> None:
     async def handle(order: Order) -> int:
         return order.id
 
-    subscriber = broker.subscribers[0]
-    assert isinstance(subscriber, OutboxSubscriber)
-    broker.config.logger._setup(broker.config.context)
-    await SubscriberUsecase.start(subscriber)
-    config = subscriber._outer_config
-    shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
+    _subscriber, shortcut = await opened(broker)
     broker.publisher("late")(handle)
     made = delivery()
     await shortcut.process(made)
     assert [new.queue for new in made.outputs] == ["late"]
+
+
+async def test_a_subscriber_that_is_started_again_looks_again(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    subscriber = broker.subscriber("orders")
+
+    @subscriber
+    async def rest(_body: str) -> None:
+        seen.put_nowait("rest")
+
+    await broker.start()
+    await broker.stop()
+
+    async def mine(message: Any) -> bool:
+        return bool(message.body == b"mine")
+
+    @subscriber(filter=mine)
+    async def special(_body: str) -> None:
+        seen.put_nowait("special")
+
+    subscriber.calls.data.reverse()  # the one with a filter is asked first
+    await broker.start()
+    async with postgres.transaction() as session:
+        await broker.publish("mine", queue="orders", session=session)
+    async with asyncio.timeout(30):
+        assert await seen.get() == "special"
+    await broker.stop()
