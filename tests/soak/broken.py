@@ -18,10 +18,11 @@ FENCE = " AND o.acquired_token = l.token"
 def _spoiled(engine: AsyncEngine, spoil: Callable[[str], str], *names: str) -> PostgresStore:
     store = PostgresStore(engine, OUTBOX, dlq_table=DLQ)
     for name in names:
-        text = getattr(store._statements, name).text
+        owner = store._statements if hasattr(store._statements, name) else store._inserts
+        text = getattr(owner, name).text
         spoiled = spoil(text)
         assert spoiled != text, f"the statement {name!r} has changed: this variant breaks nothing any more"
-        setattr(store._statements, name, Statement(spoiled))
+        setattr(owner, name, Statement(spoiled))
     return store
 
 
