@@ -16,21 +16,24 @@ BATCH: Final = 500
 # Batches that wait between the two connections: one is deleted, one waits, one is claimed.
 _PREFETCHED: Final = 1
 
-# A table as it is usually made: what is free and what is leased each have an index of their own, so a claim moves a row
-# from one to the other and touches every index.
+# A table as outboxes with leases usually have it: what is free and what is leased each have an index of their own, so a
+# claim moves a row from one to the other and touches every index.
 USUAL_TABLE: Final = """
 CREATE TABLE {table} (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text NOT NULL, payload bytea NOT NULL, headers jsonb,
-  next_attempt_at timestamptz NOT NULL DEFAULT now(), acquired_at timestamptz, acquired_token uuid,
-  deliveries_count bigint NOT NULL DEFAULT 0);
-CREATE INDEX ON {table} (queue, next_attempt_at) WHERE acquired_token IS NULL;
-CREATE INDEX ON {table} (queue, acquired_at) WHERE acquired_token IS NOT NULL"""
+  attempts_count bigint NOT NULL DEFAULT 0, deliveries_count bigint NOT NULL DEFAULT 0,
+  created_at timestamptz NOT NULL DEFAULT now(), next_attempt_at timestamptz NOT NULL DEFAULT now(),
+  first_attempt_at timestamptz, last_attempt_at timestamptz, acquired_at timestamptz, acquired_token uuid,
+  timer_id text);
+CREATE INDEX ON {table} (queue, next_attempt_at, id) WHERE acquired_token IS NULL;
+CREATE INDEX ON {table} (queue, next_attempt_at, id) WHERE acquired_token IS NOT NULL;
+CREATE UNIQUE INDEX ON {table} (queue, timer_id) WHERE timer_id IS NOT NULL"""
 _USUAL_CLAIM: Final = """
 UPDATE {table} SET acquired_token = $2, acquired_at = now(), deliveries_count = deliveries_count + 1
  WHERE id = ANY (ARRAY(
    SELECT id FROM {table} WHERE queue = $1 AND next_attempt_at <= now() AND acquired_token IS NULL
-    ORDER BY next_attempt_at LIMIT $3 FOR UPDATE SKIP LOCKED))
-RETURNING id, payload, headers"""
+    ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
+RETURNING """
 # The same on our table, whose claims touch no index (HOT); with no more than a handler needs, or with whole rows.
 _OUR_CLAIM: Final = """
 UPDATE {table} SET acquired_token = $2, acquired_at = now(), deliveries_count = deliveries_count + 1,
@@ -58,9 +61,8 @@ class Way:
     @property
     def claim(self) -> str:
         """The statement that claims."""
-        if self.usual_table:
-            return _USUAL_CLAIM
-        return _OUR_CLAIM + ("*" if self.whole_rows else "id, payload, headers")
+        claim = _USUAL_CLAIM if self.usual_table else _OUR_CLAIM
+        return claim + ("*" if self.whole_rows else "id, payload, headers")
 
     @property
     def delete(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from benchmarks.aims import ORDERED, ORDERED_BACKLOG, ORDERED_FLAT
 from benchmarks.batch import order
+from benchmarks.gate import Gate
 from benchmarks.keyed import ORDERINGS, SHARDS, rows_with_keys, shards_of
 from benchmarks.measure import Spread, Usage, ratios, spread
 from benchmarks.outbox import QUEUE, Outbox
@@ -25,11 +26,6 @@ LARGE: Final = 1_000_000
 _LOOK_EVERY: Final = 0.002
 # How long what was handled last may take to be settled.
 _SETTLED_IN: Final = 0.1
-
-# Claims that wait; a vacuum may as well.
-_WAITING: Final = """
-SELECT count(*) FROM pg_locks
- WHERE relation = $1::text::regclass AND NOT granted AND mode <> 'ShareUpdateExclusiveLock'"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +96,13 @@ class Backlog:
         """Let processes handle so many messages, all of them beginning at once."""
         bench, name = self.outbox.bench, self.outbox.name
         await self.refill()
-        # Whoever claims waits for this lock, so nobody begins before all are there.
-        gate = bench.control.transaction()
-        await gate.start()
-        await bench.control.execute(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
+        gate = Gate(bench.control, name)
+        await gate.close()
         await processes.start(jobs)
-        async with asyncio.timeout(PATIENCE):
-            while await bench.control.fetchval(_WAITING, name) < len(jobs):  # noqa: ASYNC110 - the database knows
-                await asyncio.sleep(_LOOK_EVERY)
+        await gate.wait_for(len(jobs))
         before = await bench.meter.read()
         began = time.perf_counter()
-        await gate.commit()
+        await gate.open()
         async with asyncio.timeout(PATIENCE):
             while (handled := processes.handled) < count:  # noqa: ASYNC110 - other processes know
                 await asyncio.sleep(_LOOK_EVERY)

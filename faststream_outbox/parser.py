@@ -1,5 +1,7 @@
 """From rows to messages: FastStream's parsers and decoders for the outbox."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +10,15 @@ from faststream.message import StreamMessage, decode_message
 from faststream_outbox._faststream import ContentTypes, json_loads
 from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID, REPLY_TO
 from faststream_outbox.message import OutboxBatchMessage, OutboxDelivery, OutboxMessage
+
+try:
+    from pydantic_core import from_json
+except ImportError:  # of before pydantic 2.5
+    from_json = json_loads
+
+# FastStream reads with the standard library, or with orjson where that is installed. Where it is the former, what
+# pydantic reads with comes to the same values four times as fast; what it refuses is read once more.
+_QUICKEST: Final[Callable[[bytes], Any]] = from_json if json_loads is json.loads else json_loads
 
 
 class OutboxParser:
@@ -53,8 +64,10 @@ class OutboxBatchParser:
 
 
 def _headers_in_batch(row: OutboxDelivery) -> dict[str, Any]:
+    headers = row.headers or {}
     # FastStream's traces link to those of a batch that have a correlation id.
-    return {CORRELATION_ID: str(row.id), **(row.headers or {})}
+    headers.setdefault(CORRELATION_ID, str(row.id))
+    return headers
 
 
 _JSON: Final = ContentTypes.JSON.value
@@ -68,9 +81,8 @@ def _decode(body: bytes, content_type: object) -> Any:
 
 
 def _read_json(body: bytes) -> Any:
-    # To guess the encoding takes a quarter of the time, and nearly always it is this one.
     try:
-        return json_loads(str(body, "utf-8"))
+        return _QUICKEST(body)
     except (TypeError, ValueError):
         pass  # and the error is told as if this had not been tried
     return json_loads(body)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.gate import Gate
 from benchmarks.measure import Spread, Usage, spread
 from benchmarks.peers.child import Child, Stage
 from benchmarks.peers.contestants import Entry
@@ -17,10 +18,6 @@ _LOOK_EVERY: Final = 0.002
 # How often several processes are asked how far they are; one tells by itself.
 _ASK_EVERY: Final = 0.01
 
-# Claims that wait; a vacuum may as well.
-_WAITING: Final = """
-SELECT count(DISTINCT pid) FROM pg_locks
- WHERE relation = $1::text::regclass AND NOT granted AND mode <> 'ShareUpdateExclusiveLock'"""
 CONNECTIONS: Final = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
@@ -64,18 +61,14 @@ async def work_off(stage: Stage, entry: Entry, load: Load, processes: int = 1) -
     children = [await stage.child(entry, number) for number in range(processes)]
     await control.execute(f"VACUUM (ANALYZE) {contestant.table}")
     before_any = await control.fetchval(CONNECTIONS)
-    # Whoever claims waits for this lock, so nobody begins before all are there.
-    gate = control.transaction()
-    await gate.start()
-    await control.execute(f"LOCK TABLE {contestant.table} IN EXCLUSIVE MODE")
+    gate = Gate(control, contestant.table)
+    await gate.close()
     await asyncio.gather(*(_start(child, entry, load, processes) for child in children))
-    async with asyncio.timeout(PATIENCE):
-        while await control.fetchval(_WAITING, contestant.table) < processes:  # noqa: ASYNC110 - the database knows
-            await asyncio.sleep(_LOOK_EVERY)
+    await gate.wait_for(processes)
     spent, sent = await _processor(children), await meter.sent()
     before = await meter.read()
     began = time.monotonic()
-    await gate.commit()
+    await gate.open()
     await _until_done(stage, entry, load, children)
     took = time.monotonic() - began
     usage: Usage = await meter.since(before)

@@ -114,8 +114,14 @@ class OutboxRow:
     last_attempt_epoch: float | None
     # True when an earlier claim of this row ran out: its handler may have taken the process down.
     suspect: bool = False
-    # This process's monotonic clock just before the claim was sent; 0 for a row that was only read.
+    # By this process's monotonic clock: just before the claim was sent (0 for a row that was only read), until when the
+    # row surely is ours, and from when to when its handler ran.
     claimed_at: float = field(default=0.0, compare=False)
+    expires_at: float = field(default=0.0, compare=False)
+    began_at: float | None = field(default=None, compare=False)
+    ended_at: float | None = field(default=None, compare=False)
+    # The rows of the same key behind it, in their order, which its lease covers.
+    followers: Sequence["OutboxRow"] = field(default=(), compare=False, repr=False)
     _lease: Lease | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -132,6 +138,33 @@ class OutboxRow:
                 raise ValueError(f"Row {self.id} is not claimed.")
             lease = self._lease = Lease(self.id, token)
         return lease
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the row has a key, and so a place in an order."""
+        return self.entity_key is not None
+
+    @property
+    def parts(self) -> list["OutboxRow"]:
+        """The row, and those that its lease covers."""
+        return [self, *self.followers]
+
+    @property
+    def expired(self) -> bool:
+        """Whether somebody else may have the row by now."""
+        return time.monotonic() >= self.expires_at
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether a handler has begun with the row."""
+        return self.began_at is not None
+
+    @property
+    def duration(self) -> float:
+        """For how long its handler has run."""
+        if self.began_at is None:
+            return 0.0
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began_at
 
     def database_now(self) -> datetime:
         """Tell what the database's clock shows now, without asking it; this process's wall clock may be wrong.

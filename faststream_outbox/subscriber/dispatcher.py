@@ -12,8 +12,8 @@ from faststream_outbox.subscriber.gatherer import Gatherer
 from faststream_outbox.subscriber.giving_up import OnDead, give_up
 from faststream_outbox.subscriber.handling import Handle, Handled
 from faststream_outbox.subscriber.journal import Journal
-from faststream_outbox.subscriber.ledger import Held, Ledger
-from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.loop import Loop, give_way
 from faststream_outbox.subscriber.pace import LONGEST_RUN, Pace
 from faststream_outbox.subscriber.settler import Settler
 
@@ -70,21 +70,21 @@ class Worker(Loop):
     async def _let_others_run(self) -> None:
         """Leave the event loop now and then: a handler that waits for nothing would keep claims and settles waiting."""
         if time.monotonic() >= self._busy_until:
-            await asyncio.sleep(0)
+            await give_way()
             self._busy_until = time.monotonic() + _AT_A_STRETCH
 
-    def _may_run(self, held: Held, now: float) -> bool:
+    def _may_run(self, held: OutboxRow, now: float) -> bool:
         if now >= held.expires_at:
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False
         if self._gatherer.is_given_up(held):
-            end = give_up(held.row, Dead("max_deliveries"), self._on_dead)
+            end = give_up(held, Dead("max_deliveries"), self._on_dead)
             self._settler.put(settlement_of(held, [Settlement(held.lease, end)]))
             return False
         return True
 
-    async def _run_in_order(self, head: Held) -> None:
+    async def _run_in_order(self, head: OutboxRow) -> None:
         """Handle the rows of a key one after the other, or in one call, up to the first that fails."""
         if self._gatherer.max_records > 1:
             self._gatherer.cut(head)
@@ -112,12 +112,12 @@ class Worker(Loop):
         if error is not None:
             raise error
 
-    def _settle_own(self, head: Held, handled: Handled) -> None:
+    def _settle_own(self, head: OutboxRow, handled: Handled) -> None:
         """Close the books on what a handler's own transaction has written, or has not because its lease was lost."""
         self._gatherer.learn(handled.settlements)
         self._settler.take_over([settlement_of(head, handled.settlements)], handled.settled)
 
-    async def _call(self, rows: Sequence[Held]) -> tuple[Handled, BaseException | None]:
+    async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Handled, BaseException | None]:
         """Have rows handled in one call; returns what became of them, and what is to be raised then."""
         empty = max(0, self._gatherer.max_records - len(rows))
         self._ledger.take_places(empty)
@@ -126,13 +126,13 @@ class Worker(Loop):
             held.began_at = began_at
         self._journal.dispatched(rows)
         try:
-            return await self._handle([held.row for held in rows]), None
+            return await self._handle(rows), None
         except BaseException as error:  # noqa: BLE001 - raised by the caller, when the rows are taken care of
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # What cannot be interrupted still runs: its rows are left to their leases, lest they run twice at a time.
             if stopped and not self._interruptible:
                 return Handled([]), error
-            return Handled([Settlement(h.lease, _again(h.row, error, stopped=stopped)) for h in rows]), error
+            return Handled([Settlement(h.lease, _again(h, error, stopped=stopped)) for h in rows]), error
         finally:
             self._ledger.finish(rows)
             self._pace.observe(rows[0].duration / len(rows))
@@ -143,7 +143,7 @@ class Worker(Loop):
         self._settler.take_over(handled.settlements, handled.settled)
 
 
-def settlement_of(head: Held, settlements: Sequence[Settlement]) -> Settlement | RunSettlement:
+def settlement_of(head: OutboxRow, settlements: Sequence[Settlement]) -> Settlement | RunSettlement:
     """Put together what became of the first rows of a run; a single row's settlement is its own."""
     outcomes = []
     for settlement in settlements:

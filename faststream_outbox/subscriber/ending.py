@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from faststream_outbox.storage import OutboxRow
 from faststream_outbox.subscriber.announcer import Announce
 from faststream_outbox.subscriber.events import Monitor, describe
-from faststream_outbox.subscriber.ledger import Held
 from faststream_outbox.subscriber.link import Link
 
 # How long the last words may take (releasing, settling, closing) when the time for draining is over.
@@ -39,16 +39,16 @@ async def in_time(ending: Awaitable[object]) -> None:
             await ending
 
 
-async def give_back(held: Sequence[Held], link: Link, monitor: Monitor, announce: Announce | None = None) -> None:
+async def give_back(held: Sequence[OutboxRow], link: Link, monitor: Monitor, announce: Announce | None = None) -> None:
     """Release rows, their delivery uncounted, and tell others; if that fails, their leases run out by themselves."""
     if not held:
         return
     try:
         async with asyncio.timeout(_LAST_WORDS):
-            await link.run(lambda lane: lane.release([one.row for one in held]))
+            await link.run(lambda lane: lane.release(held))
     except Exception as error:  # noqa: BLE001 - whatever it is, others get the rows a little later
         message = f"{len(held)} rows could not be given back: {describe(error)}"
         monitor.report("release_failed", message, error=error)
         return
     if announce is not None:
-        announce({one.row.queue for one in held})
+        announce({one.queue for one in held})

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from faststream_outbox.storage import Retry, Settlement
+from faststream_outbox.storage import OutboxRow, Retry, Settlement
 from faststream_outbox.subscriber.company import Company
-from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.ledger import Ledger
+from faststream_outbox.subscriber.loop import give_way
 
 
 class Gatherer:
@@ -26,9 +27,9 @@ class Gatherer:
         self._hurrying = True
         self._ledger.stir()
 
-    def is_given_up(self, held: Held) -> bool:
+    def is_given_up(self, held: OutboxRow) -> bool:
         """Tell whether a row was delivered too often to be run once more."""
-        return self._company.is_given_up(held.row)
+        return self._company.is_given_up(held)
 
     def learn(self, settlements: Sequence[Settlement]) -> None:
         """Take note of what became of a call's rows: those that failed together meet fewer next time.
@@ -44,19 +45,20 @@ class Gatherer:
             if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.company > 1):
                 self._company.failed(settlement.lease.row_id, outcome.company)
 
-    async def gather(self) -> list[Held]:
+    async def gather(self) -> list[OutboxRow]:
         """Wait for rows, and take them."""
         if self.max_records == 1:
             return [await self._ledger.take()]
         while (seconds := self._seconds_left()) is None or seconds > 0:
             await self._ledger.wait_for_arrivals(seconds)
+            await give_way()  # so that the next claim is sent, and runs beside this call
         return self._ledger.take_waiting(self._fitting())
 
-    def cut(self, head: Held) -> None:
+    def cut(self, head: OutboxRow) -> None:
         """Shorten a run to as many rows as may be handled in one call."""
         most = self.max_records
         for count, held in enumerate(head.parts):
-            most = min(most, self._company.limit(held.row))
+            most = min(most, self._company.limit(held))
             if count >= most:
                 self._ledger.cut(head, count)
                 return
@@ -65,20 +67,14 @@ class Gatherer:
         first = self._ledger.first_waiting
         if first is None:
             return None
-        if (
-            first.ordered
-            or self._hurrying
-            or self._max_wait == 0
-            or self._ledger.waiting >= self._company.limit(first.row)
-        ):
+        if first.ordered or self._hurrying or self._max_wait == 0 or self._ledger.waiting >= self._company.limit(first):
             return 0.0
-        return first.row.claimed_at + self._max_wait - time.monotonic()
+        return first.claimed_at + self._max_wait - time.monotonic()
 
     def _fitting(self) -> int:
         """Count the rows that may go together: those that follow each other, as many as each of them allows."""
         most, limit = self.max_records, self._company.limit
-        for count, held in enumerate(self._ledger.waiting_rows()):
-            row = held.row
+        for count, row in enumerate(self._ledger.waiting_rows()):
             if row.entity_key is not None:
                 return count or 1  # a run is a call by itself
             if (its := limit(row)) < most:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
 from faststream_outbox.storage.outcomes import Raised
 from faststream_outbox.subscriber.events import Monitor, PlainError
-from faststream_outbox.subscriber.ledger import Held
 
 Phase = Literal["dispatch", "terminal", "retry"]
 
@@ -28,13 +27,13 @@ class Journal:
         for queue, count in counts.items():
             self.monitor.record("fetched", queue=queue, count=count)
 
-    def dispatched(self, rows: Sequence[Held]) -> None:
+    def dispatched(self, rows: Sequence[OutboxRow]) -> None:
         """Tell that a handler is about to run."""
         if self.monitor.counts:
             for held in rows:
-                self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.row.payload))
+                self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.payload))
 
-    def settled(self, rows: Sequence[Held], outcomes: Sequence[Outcome]) -> None:
+    def settled(self, rows: Sequence[OutboxRow], outcomes: Sequence[Outcome]) -> None:
         """Tell that outcomes were written, each row's."""
         # The log has nothing to tell of those that were handled, and not much of those that will be tried again.
         unheard: tuple[type[Outcome], ...] = (Ack,) if self.monitor.hears(logging.INFO) else (Ack, Retry)
@@ -43,7 +42,7 @@ class Journal:
             if counts or not isinstance(outcome, unheard):
                 self._settled(held, outcome)
 
-    def _settled(self, held: Held, outcome: Outcome) -> None:
+    def _settled(self, held: OutboxRow, outcome: Outcome) -> None:
         tags = {**_row_tags(held), **_duration(held)}
         match outcome:
             case Ack(outputs=outputs):
@@ -53,7 +52,7 @@ class Journal:
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
                 self._log(
-                    *("retry_scheduled", f"Row {held.row.id} will be tried again in {delay:.1f} s{_because(error)}."),
+                    *("retry_scheduled", f"Row {held.id} will be tried again in {delay:.1f} s{_because(error)}."),
                     *(logging.INFO, held),
                     delay=delay,
                     attempts=attempts,
@@ -70,7 +69,7 @@ class Journal:
             size = sum(len(row.payload) for row in outputs if row.queue == queue)
             self.monitor.record("published", queue=queue, status="success", count=count, size_bytes=size)
 
-    def _buried(self, held: Held, outcome: Dead) -> None:
+    def _buried(self, held: OutboxRow, outcome: Dead) -> None:
         reason = outcome.reason
         if self._keeps_dead:
             tags = {**_row_tags(held), **_exception_type(outcome.error)}
@@ -79,45 +78,45 @@ class Journal:
         self._log(
             *(
                 "dead_lettered",
-                f"Row {held.row.id} of queue {held.row.queue!r} {end} ({reason}{_because(outcome.error)}).",
+                f"Row {held.id} of queue {held.queue!r} {end} ({reason}{_because(outcome.error)}).",
             ),
             *(logging.ERROR, held),
             reason=reason,
             kept=self._keeps_dead,
         )
 
-    def _parked(self, held: Held, reason: str, error: BaseException | None) -> None:
-        key = held.row.entity_key
+    def _parked(self, held: OutboxRow, reason: str, error: BaseException | None) -> None:
+        key = held.entity_key
         message = (
-            f"Row {held.row.id} failed for good ({reason}{_because(error)}), and its key {key!r} of queue "
-            f"{held.row.queue!r} is parked until somebody acts: retry_key, release_key or skip_key."
+            f"Row {held.id} failed for good ({reason}{_because(error)}), and its key {key!r} of queue "
+            f"{held.queue!r} is parked until somebody acts: retry_key, release_key or skip_key."
         )
         self._log("key_parked", message, logging.WARNING, held, key=key, reason=reason)
 
-    def lost(self, held: Held, phase: Phase) -> None:
+    def lost(self, held: OutboxRow, phase: Phase) -> None:
         """Tell that a row had become somebody else's."""
         if phase == "dispatch":
-            message = f"Row {held.row.id} waited here for longer than its lease; it is left to whoever claims it next."
+            message = f"Row {held.id} waited here for longer than its lease; it is left to whoever claims it next."
         else:
-            message = f"Row {held.row.id} was somebody else's by the time it was settled; nothing was written."
+            message = f"Row {held.id} was somebody else's by the time it was settled; nothing was written."
         self.monitor.record("lease_lost", **_row_tags(held), phase=phase, **_duration(held))
-        deliveries = held.row.deliveries_count
+        deliveries = held.deliveries_count
         self._log("lease_lost", message, logging.WARNING, held, phase=phase, deliveries_count=deliveries)
 
-    def abandoned(self, held: Held) -> None:
+    def abandoned(self, held: OutboxRow) -> None:
         """Tell that a row is left to its lease, without an outcome written."""
         if held.dispatched:
             self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
-        message = f"The outcome of row {held.row.id} was not written; it is delivered again when its lease has run out."
+        message = f"The outcome of row {held.id} was not written; it is delivered again when its lease has run out."
         self._log("settle_failed", message, logging.ERROR, held)
 
-    def given_back(self, held: Held) -> None:
+    def given_back(self, held: OutboxRow) -> None:
         """Tell that a row was given back by whoever had it, without a word."""
         if held.dispatched:
             self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
 
-    def _log(self, event: str, message: str, level: int, held: Held, **fields: Any) -> None:
-        self.monitor.report(event, message, level=level, row_id=held.row.id, queue=held.row.queue, **fields)
+    def _log(self, event: str, message: str, level: int, held: OutboxRow, **fields: Any) -> None:
+        self.monitor.report(event, message, level=level, row_id=held.id, queue=held.queue, **fields)
 
 
 def phase_of(outcome: Outcome) -> Phase:
@@ -125,11 +124,11 @@ def phase_of(outcome: Outcome) -> Phase:
     return "retry" if isinstance(outcome, Retry) else "terminal"
 
 
-def _row_tags(held: Held) -> dict[str, Any]:
-    return {"queue": held.row.queue, "deliveries_count": held.row.deliveries_count}
+def _row_tags(held: OutboxRow) -> dict[str, Any]:
+    return {"queue": held.queue, "deliveries_count": held.deliveries_count}
 
 
-def _duration(held: Held) -> dict[str, float]:
+def _duration(held: OutboxRow) -> dict[str, float]:
     return {"duration_seconds": held.duration} if held.dispatched else {}
 
 

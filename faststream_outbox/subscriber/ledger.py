@@ -5,60 +5,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 
 from faststream_outbox.storage import Lease, OutboxRow
 from faststream_outbox.storage.ordering import Run
 
 
-@dataclass(slots=True)
-class Held:
-    """One row in hand, until when it surely is ours and when its handler ran, by this process's monotonic clock."""
-
-    row: OutboxRow
-    lease: Lease
-    expires_at: float
-    began_at: float | None = None
-    ended_at: float | None = None
-    # The rows of the same key behind it, in their order, which its lease covers.
-    followers: Sequence["Held"] = ()
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the row has a key, and so a place in an order."""
-        return self.row.entity_key is not None
-
-    @property
-    def parts(self) -> list["Held"]:
-        """The row, and those that its lease covers."""
-        return [self, *self.followers]
-
-    @property
-    def expired(self) -> bool:
-        """Whether somebody else may have the row by now."""
-        return time.monotonic() >= self.expires_at
-
-    @property
-    def dispatched(self) -> bool:
-        """Whether a handler has begun with the row."""
-        return self.began_at is not None
-
-    @property
-    def duration(self) -> float:
-        """For how long its handler has run."""
-        if self.began_at is None:
-            return 0.0
-        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began_at
-
-
 class Ledger:
     """Where the parts of a subscriber meet: the claimer adds, a worker takes, the settler strikes out."""
 
     def __init__(self) -> None:
-        self._held: dict[Lease, Held] = {}
-        self._aside: list[Held] = []
-        self._waiting: deque[Held] = deque()
+        self._held: dict[Lease, OutboxRow] = {}
+        self._aside: list[OutboxRow] = []
+        self._waiting: deque[OutboxRow] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         # Rows that are covered by the lease of another one.
@@ -81,7 +40,7 @@ class Ledger:
         """How many rows are in hand for no more than their outcome to be written."""
         return self._finished
 
-    def finish(self, rows: Sequence[Held]) -> None:
+    def finish(self, rows: Sequence[OutboxRow]) -> None:
         """Take note that a handler has ended."""
         ended_at = time.monotonic()
         for held in rows:
@@ -102,20 +61,22 @@ class Ledger:
     def add(self, rows: Iterable[OutboxRow], expires_at: float) -> None:
         """Take note of claimed rows; they are kept, and renewed, but nobody starts them before they are admitted."""
         for row in rows:
-            held = Held(row, row.lease, expires_at)
-            self._held[held.lease] = held
-            self._aside.append(held)
+            row.expires_at = expires_at
+            self._held[row.lease] = row
+            self._aside.append(row)
 
     def add_runs(self, runs: Iterable[Run], expires_at: float) -> None:
         """Take note of claimed runs, as of single rows."""
         for run in runs:
-            head, *followers = (Held(row, row.lease, expires_at) for row in run.rows)
+            head, *followers = run.rows
+            for row in run.rows:
+                row.expires_at = expires_at
             head.followers = followers
             self._followers += len(followers)
             self._held[head.lease] = head
             self._aside.append(head)
 
-    def cut(self, head: Held, count: int) -> None:
+    def cut(self, head: OutboxRow, count: int) -> None:
         """Let go of the rows of a run behind the first `count`: nothing was written of them."""
         self._followers -= len(head.followers) - (count - 1)
         head.followers = head.followers[: count - 1]
@@ -127,7 +88,7 @@ class Ledger:
         if self._waiting:
             self._arrived.set()
 
-    async def take(self) -> Held:
+    async def take(self) -> OutboxRow:
         """Wait for a row that nobody has taken, and take it."""
         while not self._waiting:
             self._arrived.clear()
@@ -140,15 +101,15 @@ class Ledger:
         return len(self._waiting)
 
     @property
-    def first_waiting(self) -> Held | None:
+    def first_waiting(self) -> OutboxRow | None:
         """The row whose turn it is."""
         return self._waiting[0] if self._waiting else None
 
-    def waiting_rows(self) -> Iterable[Held]:
+    def waiting_rows(self) -> Iterable[OutboxRow]:
         """Tell the rows that wait for a worker, in their order."""
         return iter(self._waiting)
 
-    def take_waiting(self, count: int) -> list[Held]:
+    def take_waiting(self, count: int) -> list[OutboxRow]:
         """Take rows, those first that have waited for longest."""
         return [self._waiting.popleft() for _ in range(count)]
 
@@ -163,7 +124,7 @@ class Ledger:
         """Let whoever waits for rows look again."""
         self._arrived.set()
 
-    def strike(self, leases: Iterable[Lease]) -> list[Held]:
+    def strike(self, leases: Iterable[Lease]) -> list[OutboxRow]:
         """Forget rows that were settled or lost; returns those that were here."""
         struck = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
         if struck:
@@ -183,28 +144,28 @@ class Ledger:
             if (held := self._held.get(lease)) is not None:
                 held.expires_at = expires_at
 
-    def find(self, lease: Lease) -> Held | None:
+    def find(self, lease: Lease) -> OutboxRow | None:
         """Look a row up by its lease."""
         return self._held.get(lease)
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[OutboxRow]:
         """Tell all rows in hand."""
         return list(self._held.values())
 
-    def take_aside(self) -> list[Held]:
+    def take_aside(self) -> list[OutboxRow]:
         """Remove and return the rows that were not admitted."""
         aside, self._aside = self._aside, []
         return self.strike(held.lease for held in aside)
 
-    def take_unstarted(self) -> list[Held]:
+    def take_unstarted(self) -> list[OutboxRow]:
         """Remove and return the rows that no worker has started."""
         waiting, self._waiting = self._waiting, deque()
         return [*self.take_aside(), *self.strike(held.lease for held in waiting)]
 
-    def take_waiting_since(self, claimed_at: float) -> list[Held]:
+    def take_waiting_since(self, claimed_at: float) -> list[OutboxRow]:
         """Remove and return the rows that were claimed before then and that no worker has taken."""
-        stale = [held for held in self._waiting if held.row.claimed_at < claimed_at]
-        self._waiting = deque(held for held in self._waiting if held.row.claimed_at >= claimed_at)
+        stale = [held for held in self._waiting if held.claimed_at < claimed_at]
+        self._waiting = deque(held for held in self._waiting if held.claimed_at >= claimed_at)
         return self.strike(held.lease for held in stale)
 
     async def wait_until_at_most(self, count: int) -> None:

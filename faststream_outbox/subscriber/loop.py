@@ -109,3 +109,9 @@ class Loop(ABC):
             message = f"{self.task} works again, after {self._failures} failures."
             self._monitor.report("recovered", message, level=logging.INFO)
         self._failures = 0
+
+
+async def give_way() -> None:
+    """Let the event loop go round twice: whom an event wakes in the first round sends a statement in the second."""
+    for _ in range(2):
+        await asyncio.sleep(0)

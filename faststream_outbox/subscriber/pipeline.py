@@ -18,7 +18,7 @@ from faststream_outbox.subscriber.handling import Handle
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
-from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.pace import Pace
@@ -261,5 +261,5 @@ class Pipeline:
         # A claim that was under way may have brought rows meanwhile.
         await self._give_back(self._ledger.take_unstarted())
 
-    async def _give_back(self, unstarted: Sequence[Held]) -> None:
+    async def _give_back(self, unstarted: Sequence[OutboxRow]) -> None:
         await give_back(unstarted, self._claim_link, self._monitor, self._announce)

@@ -5,7 +5,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from faststream_outbox.storage import Claim, ClaimCursor, Dead, Lease, Outcome, Settlement, Store, StoreConnection
+from faststream_outbox.storage import (
+    Claim,
+    ClaimCursor,
+    Dead,
+    Lease,
+    OutboxRow,
+    Outcome,
+    Settlement,
+    Store,
+    StoreConnection,
+)
 from faststream_outbox.storage.ordering import HashShards, Ordering, RunClaim
 from faststream_outbox.subscriber.announcer import Announce, Announcer
 from faststream_outbox.subscriber.backoff import Backoff
@@ -15,7 +25,7 @@ from faststream_outbox.subscriber.giving_up import OnDead, give_up
 from faststream_outbox.subscriber.journal import Journal
 from faststream_outbox.subscriber.keys import Keys
 from faststream_outbox.subscriber.leases import LeaseKeeper
-from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.outbasket import Outbasket
 from faststream_outbox.subscriber.pause import Pause
@@ -84,7 +94,7 @@ class Puller:
         """Say that rows may have come."""
         self._pause.wake()
 
-    async def pull(self, timeout: float | None = None) -> Held | None:  # noqa: ASYNC109 - as FastStream's get_one has it
+    async def pull(self, timeout: float | None = None) -> OutboxRow | None:  # noqa: ASYNC109 - as FastStream's get_one has it
         """Wait for a row; None when none came in time, or when the puller is stopped."""
         try:
             async with asyncio.timeout(timeout), self._turn:
@@ -130,7 +140,7 @@ class Puller:
             self._settler.start()
             self._keeper.start()
 
-    async def _next(self) -> Held | None:
+    async def _next(self) -> OutboxRow | None:
         while not self._ending.begun:
             self._start()
             self._pause.forget_calls()
@@ -146,19 +156,19 @@ class Puller:
             self._backoff.reset()
             if held is None or self._ending.begun:  # what came too late is still in the ledger, to be given back
                 continue
-            if self._max_deliveries is None or held.row.deliveries_count <= self._max_deliveries:
+            if self._max_deliveries is None or held.deliveries_count <= self._max_deliveries:
                 held.began_at = time.monotonic()
                 self._journal.dispatched([held])
                 return held
             self._ledger.finish([held])
-            self._settler.put(Settlement(held.lease, give_up(held.row, Dead("max_deliveries"), self._on_dead)))
+            self._settler.put(Settlement(held.lease, give_up(held, Dead("max_deliveries"), self._on_dead)))
         return None
 
     async def _rest(self) -> None:
         due = await self._claim_link.run(lambda lane: lane.next_due(self._cursor))
         await self._pause.wait(self._keys.sooner(due))
 
-    async def _claim_one(self) -> Held | None:
+    async def _claim_one(self) -> OutboxRow | None:
         if time.monotonic() >= self._suspects_at and (held := await self._claim_suspect()) is not None:
             return held
         # After a row without a key it is a key's turn: none waits until there are no others.
@@ -186,7 +196,7 @@ class Puller:
         claim = await self._keys.claim_suspect(lane)
         return Claim([], 0.0, more=False) if claim is None else _as_rows(claim)
 
-    async def _claim_suspect(self) -> Held | None:
+    async def _claim_suspect(self) -> OutboxRow | None:
         if len(self._ledger):
             return None  # it may end the process, and what else is in hand with it
         self._suspects_at = time.monotonic() + self._suspects_every
@@ -198,7 +208,7 @@ class Puller:
         self._journal.claimed(self._cursor.queues, claim.rows)
         return await self._take(claim)
 
-    async def _take(self, claim: Claim) -> Held:
+    async def _take(self, claim: Claim) -> OutboxRow:
         self._pause.shorten()
         self._ledger.add(claim.rows, claim.expires_at)
         self._ledger.admit_all()
@@ -220,8 +230,7 @@ class Puller:
             claim = await claiming
         except Exception:  # noqa: BLE001 - nobody waits for it any more, and it brought nothing
             return
-        held = [Held(row, row.lease, claim.expires_at) for row in claim.rows]
-        await give_back(held, self._claim_link, self._monitor, self._announce)
+        await give_back(claim.rows, self._claim_link, self._monitor, self._announce)
 
 
 def _as_rows(claim: RunClaim) -> Claim:

@@ -49,7 +49,7 @@ class Pulling:
         held = await self._puller.pull(timeout)
         if held is None:
             return None
-        delivery = OutboxDelivery.of(held.row)
+        delivery = OutboxDelivery.of(held)
         delivery.settle = partial(self._settle, held.lease)
         return delivery
 

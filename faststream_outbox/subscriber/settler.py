@@ -9,11 +9,21 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from faststream_outbox.storage import HANDLED, Ack, Lease, Outcome, Retry, Settled, SettleInterruptedError, Settlement
+from faststream_outbox.storage import (
+    HANDLED,
+    Ack,
+    Lease,
+    OutboxRow,
+    Outcome,
+    Retry,
+    Settled,
+    SettleInterruptedError,
+    Settlement,
+)
 from faststream_outbox.storage.ordering import AnySettlement, RunSettlement
 from faststream_outbox.subscriber.events import describe
 from faststream_outbox.subscriber.journal import Journal, phase_of
-from faststream_outbox.subscriber.ledger import Held, Ledger
+from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
 from faststream_outbox.subscriber.outbasket import Outbasket
@@ -157,10 +167,10 @@ class Settler(Loop):
         for lease in torn:
             # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
             if (left := self._ledger.find(lease)) is not None:
-                self.put(Settlement(lease, Retry(0.0, left.row.attempts_count)))
+                self.put(Settlement(lease, Retry(0.0, left.attempts_count)))
 
-    def _tell_of(self, written: Sequence[Held], verdicts: Mapping[Lease, AnySettlement]) -> None:
-        rows, outcomes = list[Held](), list[Outcome]()
+    def _tell_of(self, written: Sequence[OutboxRow], verdicts: Mapping[Lease, AnySettlement]) -> None:
+        rows, outcomes = list[OutboxRow](), list[Outcome]()
         for held in written:
             its = _outcomes(verdicts[held.lease])
             rows.extend(held.parts[: len(its)] if held.followers else [held])
@@ -203,10 +213,10 @@ class Settler(Loop):
                 self._abandon(held)
             else:
                 refusal = settled.failed[settlement.lease]
-                put_off = Retry(_PUT_OFF_SECONDS, held.row.attempts_count + 1, error=refusal)
+                put_off = Retry(_PUT_OFF_SECONDS, held.attempts_count + 1, error=refusal)
                 self.put(Settlement(held.lease, put_off))
 
-    def _abandon(self, held: Held) -> None:
+    def _abandon(self, held: OutboxRow) -> None:
         self._refusals.forget([held.lease])
         for part in held.parts:
             if part is held or part.dispatched:

@@ -32,7 +32,7 @@ async def test_one_row_is_claimed_for_one_who_asks(backend: Backend) -> None:
         assert {row.deliveries_count for row in await backend.rows()} == {0}
         held = await puller.pull(5)
         assert held is not None
-        assert held.row.id == ids[0]
+        assert held.id == ids[0]
         assert [row.deliveries_count for row in await backend.rows()] == [1, 0, 0]
         await puller.settle(held.lease, Ack())
         assert [row.id for row in await backend.rows()] == ids[1:], "it is written when settle returns"
@@ -77,7 +77,7 @@ async def test_several_may_ask_and_each_gets_another_row(backend: Backend) -> No
     ids = await fill(backend, 5)
     async with pulling(backend) as puller:
         held = await asyncio.gather(*(puller.pull(5) for _ in range(5)))
-        assert sorted(one.row.id for one in held if one is not None) == ids
+        assert sorted(one.id for one in held if one is not None) == ids
         for one in held:
             assert one is not None
             await puller.settle(one.lease, Ack())
@@ -103,12 +103,12 @@ async def test_a_suspect_is_pulled_too_when_nothing_else_is_held(backend: Backen
     async with pulling(backend) as puller:
         fresh = await puller.pull(5)
         assert fresh is not None
-        assert not fresh.row.suspect
+        assert not fresh.suspect
         assert await puller.pull(0.05) is None, "not beside another row"
         await puller.settle(fresh.lease, Ack())
         suspect = await puller.pull(5)
         assert suspect is not None
-        assert suspect.row.suspect
+        assert suspect.suspect
         await puller.settle(suspect.lease, Ack())
     assert await backend.rows() == []
 
@@ -124,7 +124,7 @@ async def test_a_suspect_is_not_starved_by_a_busy_queue(backend: Backend) -> Non
                 held = await puller.pull(5)
                 assert held is not None
                 await puller.settle(held.lease, Ack())
-                if held.row.suspect:
+                if held.suspect:
                     break
 
 
@@ -136,7 +136,7 @@ async def test_a_key_is_not_starved_by_rows_without_one(backend: Backend) -> Non
         for _ in range(2):
             held = await puller.pull(5)
             assert held is not None
-            taken.append(held.row.payload)
+            taken.append(held.payload)
             await puller.settle(held.lease, Ack())
     assert taken == [b"0", b"ordered"]
 
@@ -219,7 +219,7 @@ async def test_a_connection_that_dies_is_opened_anew(postgres: PostgresBackend) 
             assert held is not None
             await killer.one(kill)
             await puller.settle(held.lease, Ack())
-            seen.append(held.row.id)
+            seen.append(held.id)
     assert seen == ids
     assert await killer.one("SELECT count(*) FROM outbox") == 0
     assert reports.named("claim_failed"), "it hurt"

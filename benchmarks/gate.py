@@ -1,0 +1,36 @@
+"""A lock on a table behind which workers gather, so that all of them begin at once and none is measured starting."""
+
+import asyncio
+from typing import Any, Final
+
+from benchmarks.processes import PATIENCE
+
+_LOOK_EVERY: Final = 0.002
+# Claims that wait; a vacuum may as well.
+_WAITING: Final = """
+SELECT count(DISTINCT pid) FROM pg_locks
+ WHERE relation = $1::text::regclass AND NOT granted AND mode <> 'ShareUpdateExclusiveLock'"""
+
+
+class Gate:
+    """Lets nobody claim until it opens; whoever only reads passes."""
+
+    def __init__(self, control: Any, table: str) -> None:
+        self._control = control
+        self._table = table
+        self._transaction = control.transaction()
+
+    async def close(self) -> None:
+        """Let nobody through from now on."""
+        await self._transaction.start()
+        await self._control.execute(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
+
+    async def wait_for(self, workers: int) -> None:
+        """Wait until so many of them wait."""
+        async with asyncio.timeout(PATIENCE):
+            while await self._control.fetchval(_WAITING, self._table) < workers:  # noqa: ASYNC110 - the database knows
+                await asyncio.sleep(_LOOK_EVERY)
+
+    async def open(self) -> None:
+        """Let all of them through."""
+        await self._transaction.commit()
