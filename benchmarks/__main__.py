@@ -99,32 +99,36 @@ def chosen(options: argparse.Namespace) -> list[str]:
 
 
 async def measure(database: Database, options: argparse.Namespace, console: Console) -> dict[str, list[Result]]:
-    """Run the scenarios that were asked for."""
-    control = await asyncpg.connect(database.dsn)
+    """Run the scenarios that were asked for; one that fails is told, and left out."""
     scale: Scale = options.scale
     results = {}
     names = chosen(options)
     bar = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    try:
-        with Progress(*bar, console=console, transient=True) as progress:
-            task = progress.add_task("", total=len(names))
-            for name in names:
-                began = time.monotonic()
-                progress.update(task, description=name)
-                bench = Bench(
-                    database,
-                    control,
-                    scale=scale,
-                    drivers=(options.driver,) if options.driver else DRIVERS if scale == "full" else DRIVERS[:1],
-                    seed=options.seed,
-                    seconds=options.seconds,
-                    say=partial(_show, progress, task, name),
-                )
+    with Progress(*bar, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(names))
+        for number, name in enumerate(names, 1):
+            began = time.monotonic()
+            progress.update(task, description=name)
+            control = await asyncpg.connect(database.dsn)
+            bench = Bench(
+                database,
+                control,
+                scale=scale,
+                drivers=(options.driver,) if options.driver else DRIVERS if scale == "full" else DRIVERS[:1],
+                seed=options.seed,
+                seconds=options.seconds,
+                say=partial(_show, progress, task, name),
+            )
+            outcome = ""
+            try:
                 results[name] = await SCENARIOS[name].run(bench)
-                progress.advance(task)
-                console.print(f"{len(results)} of {len(names)}: {name}, {time.monotonic() - began:.0f} s")
-    finally:
-        await control.close()
+            except Exception:  # noqa: BLE001 - an hour of others' results is not lost for it
+                console.print_exception()
+                outcome = ", failed"
+            finally:
+                await control.close()
+            progress.advance(task)
+            console.print(f"{number} of {len(names)}: {name}, {time.monotonic() - began:.0f} s{outcome}")
     return results
 
 
@@ -169,7 +173,7 @@ def main() -> int:
         options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     # Once more where it is seen, when all the tables went to a file or have scrolled away.
     console.print(Markdown(summary(results)))
-    return 0
+    return 0 if list(results) == chosen(options) else 1
 
 
 if __name__ == "__main__":

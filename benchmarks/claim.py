@@ -38,7 +38,7 @@ SIZES: Final[dict[Scale, Sizes]] = {
     "quick": Sizes(
         few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=10, warmup=1, many_queues=False
     ),
-    "full": Sizes(few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=100, warmup=3),
+    "full": Sizes(few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=30, warmup=1),
 }
 
 

@@ -29,7 +29,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes({300: 1}, (100,), rounds_of_parts=1),
     "quick": Sizes({20_000: 3, 100_000: 1}, (100, 500), rounds_of_parts=1),
-    "full": Sizes({20_000: 11, 100_000: 3}, (100, 500), rounds_of_parts=3),
+    "full": Sizes({20_000: 5, 100_000: 2}, (100, 500), rounds_of_parts=3),
 }
 
 

@@ -29,7 +29,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(3_000, rounds=1),
     "quick": Sizes(10_000, rounds=3),
-    "full": Sizes(20_000, rounds=7),
+    "full": Sizes(20_000, rounds=5),
 }
 
 

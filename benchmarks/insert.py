@@ -36,7 +36,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes({1: 5, 4: 5}, batches=1, rounds=1, warmup=0),
     "quick": Sizes({1: 100, 16: 25}, batches=5, rounds=5, warmup=1),
-    "full": Sizes({1: 400, 16: 100}, batches=10, rounds=15, warmup=1),
+    "full": Sizes({1: 400, 16: 100}, batches=10, rounds=7, warmup=1),
 }
 
 

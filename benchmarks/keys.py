@@ -41,7 +41,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes((1_200, 1_500), hot=300, parked=600, claims=2, rounds=1, warmup=0),
     "quick": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, claims=5, rounds=8, warmup=1),
-    "full": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, claims=5, rounds=60, warmup=3),
+    "full": Sizes((10_000, 100_000, 1_000_000), hot=200_000, parked=100_000, claims=5, rounds=20, warmup=1),
 }
 
 

@@ -49,7 +49,7 @@ SIZES: Final[dict[Scale, Sizes]] = {
     ),
     # Of both backlogs as much, so that they take turns with each other; and what a subscriber does by default.
     "quick": Sizes(10_000, (1, 4), 3, 1_000_000, 10_000, 3, processes_of_backlog=(1,), names=(NO_KEYS, "HeadLease")),
-    "full": Sizes(10_000, (1, 4), 15, backlog=1_000_000, of_backlog=20_000, rounds_of_backlog=7),
+    "full": Sizes(10_000, (1, 4), 7, backlog=1_000_000, of_backlog=20_000, rounds_of_backlog=5),
 }
 
 

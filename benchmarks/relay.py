@@ -44,7 +44,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=300, by_handlers=50, rounds=1),
     "quick": Sizes(messages=20_000, by_handlers=500, rounds=3, all_ways=False),
-    "full": Sizes(messages=20_000, by_handlers=2_000, rounds=9),
+    "full": Sizes(messages=20_000, by_handlers=1_000, rounds=5),
 }
 
 

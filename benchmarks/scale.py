@@ -53,7 +53,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(transactions=50, messages=1_000, rows=1_000, rounds=1),
     "quick": Sizes(transactions=2_000, messages=20_000, rows=50_000, rounds=5),
-    "full": Sizes(transactions=5_000, messages=20_000, rows=200_000, rounds=11),
+    "full": Sizes(transactions=5_000, messages=20_000, rows=200_000, rounds=7),
 }
 
 

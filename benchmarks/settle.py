@@ -30,7 +30,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes({1: 10, 100: 100}, rounds=1, warmup=0),
     "quick": Sizes({1: 100, 100: 1_000, 500: 2_000}, rounds=5, warmup=1),
-    "full": Sizes({1: 500, 100: 5_000, 500: 5_000}, rounds=15, warmup=1),
+    "full": Sizes({1: 500, 100: 5_000, 500: 5_000}, rounds=7, warmup=1),
 }
 
 

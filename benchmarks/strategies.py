@@ -33,7 +33,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(600, (1, 4), rounds=1),
     "quick": Sizes(10_000, (1, 4, 16), rounds=5),
-    "full": Sizes(10_000, (1, 4, 16), rounds=21),
+    "full": Sizes(10_000, (1, 4, 16), rounds=7),
 }
 
 

@@ -29,7 +29,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes((100, 500), drained=300, rounds=1),
     "quick": Sizes((1_000, 10_000, 100_000), drained=10_000, rounds=3),
-    "full": Sizes((1_000, 10_000, 100_000, 1_000_000), drained=10_000, rounds=5),
+    "full": Sizes((1_000, 10_000, 100_000, 1_000_000), drained=10_000, rounds=3),
 }
 
 

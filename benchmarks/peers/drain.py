@@ -53,7 +53,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(1_000, slow_backlog=200, slow=100, rounds=1),
     "quick": Sizes(20_000, slow_backlog=2_000, slow=500, rounds=3, entries=AIMED_AT),
-    "full": Sizes(20_000, slow_backlog=20_000, slow=4_000, rounds=11, processes=(1, 2, 4)),
+    "full": Sizes(20_000, slow_backlog=20_000, slow=2_000, rounds=5, processes=(1, 2, 4)),
 }
 
 Turns = dict[str, list[Turn]]

@@ -40,7 +40,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=10, rounds=1),
     "quick": Sizes(messages=100, rounds=3),
-    "full": Sizes(messages=500, rounds=11),
+    "full": Sizes(messages=300, rounds=5),
 }
 
 

@@ -55,7 +55,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=100, slow=50, rounds=1),
     "quick": Sizes(messages=2_000, slow=300, rounds=3, entries=QUICK),
-    "full": Sizes(messages=4_000, slow=4_000, rounds=11),
+    "full": Sizes(messages=4_000, slow=800, rounds=5),
 }
 
 

@@ -49,7 +49,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(seconds=2.0, messages=2),
     "quick": Sizes(seconds=20.0, messages=50),
-    "full": Sizes(seconds=240.0, messages=100),
+    "full": Sizes(seconds=60.0, messages=100),
 }
 
 
