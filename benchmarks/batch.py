@@ -254,11 +254,11 @@ async def _draining(bench: Bench, driver: str, service: Service) -> Result:
             **per_message(usages, sizes.messages),
         }
     note = (
-        "By hand is a loop on bare asyncpg, 500 rows at a time. The lease design is a table whose free and leased rows "
-        "have an index each; a loop claims whole rows from it, decodes their bodies, and deletes each under its token, in "
-        "turn. The same on our table claims on one connection while it deletes on another, and at the least asks for id, "
-        "body and headers only, and looks at none of them. Ratios are to these three. A broker is measured from its "
-        "first claim to the end of its stop."
+        "By hand is a loop on bare asyncpg, 500 rows at a time. The lease design is a table whose free and leased "
+        "rows have an index each; a loop claims whole rows from it, decodes their bodies, and deletes each under its "
+        "token, in turn. The same on our table claims on one connection while it deletes on another, and at the least "
+        "asks for id, body and headers only, and looks at none of them. Ratios are to these three. A broker is "
+        "measured from its first claim to the end of its stop."
     )
     title = f"draining {sizes.messages:,} JSON messages of {PAYLOAD_BYTES} bytes, {driver}"
     return Result(title, lines, note, _targets(driver, lines))
