@@ -16,6 +16,7 @@ from benchmarks.bare import BATCH, USUAL_TABLE, BareLoop, Way
 from benchmarks.gate import Gate
 from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.outbox import CountingExecutor
+from benchmarks.processes import PATIENCE
 from benchmarks.results import Lines, Result, Target, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker, make_outbox_table
@@ -102,14 +103,17 @@ class Service:
         self._handled, self._expected = 0, count
         self._done.clear()
         broker = register(self)
-        gate = Gate(self._bench.control, TABLE)
-        await gate.close()
-        await broker.start()
-        await gate.wait_for(1)
-        before = await self._bench.meter.read()
-        await gate.open()
-        await self._done.wait()
-        await broker.stop()
+        async with self._engine.connect(), self._engine.connect():
+            pass  # as the hand-written loops are not measured while they connect
+        try:
+            async with Gate(self._bench.control, TABLE) as gate:
+                await broker.start()
+                await gate.wait_for(1)
+                before = await self._bench.meter.read()
+            async with asyncio.timeout(PATIENCE):
+                await self._done.wait()
+        finally:
+            await broker.stop()
         usage = await self._bench.meter.since(before)
         await self._check_empty()
         return usage

@@ -1,7 +1,8 @@
 """A lock on a table behind which workers gather, so that all of them begin at once and none is measured starting."""
 
 import asyncio
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from benchmarks.processes import PATIENCE
 
@@ -13,17 +14,15 @@ SELECT count(DISTINCT pid) FROM pg_locks
 
 
 class Gate:
-    """Lets nobody claim until it opens; whoever only reads passes."""
+    """Lets nobody claim as long as its block lasts; whoever only reads passes."""
 
     def __init__(self, control: Any, table: str) -> None:
         self._control = control
         self._table = table
-        self._transaction = control.transaction()
 
-    async def close(self) -> None:
-        """Let nobody through from now on."""
-        await self._transaction.start()
-        await self._control.execute(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
+    async def __aenter__(self) -> Self:
+        await self._control.execute(f"BEGIN; LOCK TABLE {self._table} IN EXCLUSIVE MODE")
+        return self
 
     async def wait_for(self, workers: int) -> None:
         """Wait until so many of them wait."""
@@ -31,6 +30,7 @@ class Gate:
             while await self._control.fetchval(_WAITING, self._table) < workers:  # noqa: ASYNC110 - the database knows
                 await asyncio.sleep(_LOOK_EVERY)
 
-    async def open(self) -> None:
-        """Let all of them through."""
-        await self._transaction.commit()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._control.execute("COMMIT")

@@ -96,13 +96,11 @@ class Backlog:
         """Let processes handle so many messages, all of them beginning at once."""
         bench, name = self.outbox.bench, self.outbox.name
         await self.refill()
-        gate = Gate(bench.control, name)
-        await gate.close()
-        await processes.start(jobs)
-        await gate.wait_for(len(jobs))
-        before = await bench.meter.read()
-        began = time.perf_counter()
-        await gate.open()
+        async with Gate(bench.control, name) as gate:
+            await processes.start(jobs)
+            await gate.wait_for(len(jobs))
+            before = await bench.meter.read()
+            began = time.perf_counter()
         async with asyncio.timeout(PATIENCE):
             while (handled := processes.handled) < count:  # noqa: ASYNC110 - other processes know
                 await asyncio.sleep(_LOOK_EVERY)

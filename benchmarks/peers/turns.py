@@ -61,14 +61,12 @@ async def work_off(stage: Stage, entry: Entry, load: Load, processes: int = 1) -
     children = [await stage.child(entry, number) for number in range(processes)]
     await control.execute(f"VACUUM (ANALYZE) {contestant.table}")
     before_any = await control.fetchval(CONNECTIONS)
-    gate = Gate(control, contestant.table)
-    await gate.close()
-    await asyncio.gather(*(_start(child, entry, load, processes) for child in children))
-    await gate.wait_for(processes)
-    spent, sent = await _processor(children), await meter.sent()
-    before = await meter.read()
-    began = time.monotonic()
-    await gate.open()
+    async with Gate(control, contestant.table) as gate:
+        await asyncio.gather(*(_start(child, entry, load, processes) for child in children))
+        await gate.wait_for(processes)
+        spent, sent = await _processor(children), await meter.sent()
+        before = await meter.read()
+        began = time.monotonic()
     await _until_done(stage, entry, load, children)
     took = time.monotonic() - began
     usage: Usage = await meter.since(before)

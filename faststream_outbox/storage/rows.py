@@ -117,9 +117,9 @@ class OutboxRow:
     # By this process's monotonic clock: just before the claim was sent (0 for a row that was only read), until when the
     # row surely is ours, and from when to when its handler ran.
     claimed_at: float = field(default=0.0, compare=False)
-    expires_at: float = field(default=0.0, compare=False)
-    began_at: float | None = field(default=None, compare=False)
-    ended_at: float | None = field(default=None, compare=False)
+    held_until: float = field(default=0.0, compare=False, repr=False)
+    began_at: float | None = field(default=None, compare=False, repr=False)
+    ended_at: float | None = field(default=None, compare=False, repr=False)
     # The rows of the same key behind it, in their order, which its lease covers.
     followers: Sequence["OutboxRow"] = field(default=(), compare=False, repr=False)
     _lease: Lease | None = field(default=None, compare=False, repr=False)
@@ -150,9 +150,9 @@ class OutboxRow:
         return [self, *self.followers]
 
     @property
-    def expired(self) -> bool:
-        """Whether somebody else may have the row by now."""
-        return time.monotonic() >= self.expires_at
+    def surely_ours(self) -> bool:
+        """Whether a subscriber of this process has the row in hand, and nobody else can have it yet."""
+        return time.monotonic() < self.held_until
 
     @property
     def dispatched(self) -> bool:

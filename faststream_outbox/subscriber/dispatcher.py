@@ -74,7 +74,7 @@ class Worker(Loop):
             self._busy_until = time.monotonic() + _AT_A_STRETCH
 
     def _may_run(self, held: OutboxRow, now: float) -> bool:
-        if now >= held.expires_at:
+        if now >= held.held_until:
             self._ledger.strike([held.lease])
             self._journal.lost(held, "dispatch")
             return False
@@ -95,7 +95,7 @@ class Worker(Loop):
         error: BaseException | None = None
         enough = time.monotonic() + LONGEST_RUN
         for rows in calls:
-            if done and (head.expired or time.monotonic() >= enough):
+            if done and (not head.surely_ours or time.monotonic() >= enough):
                 break  # the rest is somebody else's by now, or is as it was when this is settled
             handled, error = await self._call(rows)
             if handled.settled.held or handled.settled.lost:

@@ -61,7 +61,7 @@ class Ledger:
     def add(self, rows: Iterable[OutboxRow], expires_at: float) -> None:
         """Take note of claimed rows; they are kept, and renewed, but nobody starts them before they are admitted."""
         for row in rows:
-            row.expires_at = expires_at
+            row.held_until = expires_at
             self._held[row.lease] = row
             self._aside.append(row)
 
@@ -70,7 +70,7 @@ class Ledger:
         for run in runs:
             head, *followers = run.rows
             for row in run.rows:
-                row.expires_at = expires_at
+                row.held_until = expires_at
             head.followers = followers
             self._followers += len(followers)
             self._held[head.lease] = head
@@ -142,7 +142,7 @@ class Ledger:
         """Take note that leases were renewed."""
         for lease in leases:
             if (held := self._held.get(lease)) is not None:
-                held.expires_at = expires_at
+                held.held_until = expires_at
 
     def find(self, lease: Lease) -> OutboxRow | None:
         """Look a row up by its lease."""

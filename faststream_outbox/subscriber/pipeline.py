@@ -182,7 +182,7 @@ class Pipeline:
     def holds(self, row: OutboxRow) -> bool:
         """Tell whether a row that was claimed here is surely still ours."""
         held = self._ledger.find(row.lease)
-        return held is not None and not held.expired
+        return held is not None and held.surely_ours
 
     @property
     def orphaned(self) -> bool:

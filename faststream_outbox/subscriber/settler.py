@@ -189,7 +189,7 @@ class Settler(Loop):
         A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
         """
         unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and not held.expired]
+        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and held.surely_ours]
         kept, groups = {s.lease for s in standing}, {s.group for s in standing} - {None}
         lasting = [s for s in unsettled if s.lease in kept or s.group in groups]
         self._terminal.put_back([s for s in lasting if self._basket(s) is self._terminal])

@@ -1,14 +1,16 @@
+import io
 import json
 import math
 from collections.abc import Iterable
 
 import pytest
+from rich.console import Console
 
-from benchmarks.__main__ import command, parse
+from benchmarks.__main__ import command, measure, parse
 from benchmarks.aims import AIMS
 from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.results import Result, Target, Value, cell
-from benchmarks.scenario import Bench
+from benchmarks.scenario import Bench, Scenario
 from benchmarks.scenarios import SCENARIOS
 from tests.servers.kafka import Kafka, KafkaElsewhere
 from tests.servers.plugin import need
@@ -95,6 +97,25 @@ def test_a_target_is_held_or_missed() -> None:
 def test_the_command_can_be_repeated_elsewhere() -> None:
     options = parse(["--full", "--only", "claim,drain", "--dsn", "postgresql://me:secret@db/mine", "--seed", "7"])
     assert command(options) == 'make bench ARGS="--full --only claim,drain --dsn DSN --seed 7"'
+
+
+async def test_a_scenario_that_fails_costs_nobody_elses_results(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Bench) -> list[Result]:
+        raise RuntimeError("no such luck")
+
+    result = Result("a second", {"one": {"s": 1.0}}, "")
+
+    async def wait(bench: Bench) -> list[Result]:
+        assert await bench.control.fetchval("SELECT 1") == 1
+        return [result]
+
+    monkeypatch.setitem(SCENARIOS, "claim", Scenario("claim", "", fail))
+    monkeypatch.setitem(SCENARIOS, "drain", Scenario("drain", "", wait))
+    told = Console(file=io.StringIO())
+    assert await measure(bench.database, parse(["--only", "claim,drain"]), told) == {"claim": [], "drain": [result]}
+    assert isinstance(told.file, io.StringIO)
+    assert "no such luck" in told.file.getvalue()
+    assert "1 of 2: claim, 0 s, failed" in told.file.getvalue()
 
 
 def test_one_name_stands_for_all_scenarios_of_the_peers() -> None:

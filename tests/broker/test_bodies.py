@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox._faststream import json_loads
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.parser import OutboxParser, open_message
 
@@ -31,9 +32,9 @@ async def read(body: bytes) -> Any:
 
 
 def expected(body: bytes) -> Any:
-    """Tell what the standard library makes of it; a float that differs in its last digit is another one."""
+    """Tell what FastStream makes of it; a float that differs in its last digit is another one."""
     try:
-        return repr(json.loads(body))
+        return repr(json_loads(body))
     except ValueError as error:
         return repr(error)
 
