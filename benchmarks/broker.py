@@ -34,7 +34,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=200, wakeups=5, rounds=1),
     "quick": Sizes(messages=5_000, wakeups=100, rounds=5),
-    "full": Sizes(messages=20_000, wakeups=300, rounds=5),
+    "full": Sizes(messages=20_000, wakeups=100, rounds=5),
 }
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
 from faststream_outbox.storage.ordering import RunClaim
 from faststream_outbox.subscriber.ending import give_back
 from faststream_outbox.subscriber.journal import Journal
-from faststream_outbox.subscriber.keys import Keys
+from faststream_outbox.subscriber.keys import LOOK_EVERY, Keys
 from faststream_outbox.subscriber.ledger import Ledger
 from faststream_outbox.subscriber.link import Link
 from faststream_outbox.subscriber.loop import Loop
@@ -63,6 +63,8 @@ class Claimer(Loop):
         self._waits_for_handlers = False
         # Whether rows without a key took all of the room when keys were to be looked for.
         self._keys_left_out = False
+        # When to look for rows without a key again, while there are keys to claim.
+        self._keyless_at = -math.inf
         self._resumed_at = -math.inf
         self._open = asyncio.Event()
         self._open.set()
@@ -104,6 +106,9 @@ class Claimer(Loop):
             await self._run_suspects()
         self._pause.forget_calls()
         room = max(1, min(self._batch_size, self._pace.capacity - self._ledger.occupied))
+        if self._keys.more and time.monotonic() < self._keyless_at:
+            await self._claim_keys_alone(room)
+            return
         ordered = await self._claim_left_out(room)
         if ordered >= room:
             self._claimed_at = time.monotonic()
@@ -115,6 +120,7 @@ class Claimer(Loop):
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not when the wait for more is over
         ordered = ordered or await self._claim_runs(room - len(claim.rows), idle=not claim.more)
+        self._keyless_at = -math.inf if claim.rows else self._claimed_at + LOOK_EVERY
         if claim.rows or ordered:
             self._pause.shorten()
         elif self._suspects_left:
@@ -130,6 +136,14 @@ class Claimer(Loop):
             due = await self._link.run(lambda lane: lane.next_due(self._cursor))
             await self._pause.wait(self._keys.sooner(due), at_most=self._patience())
         self._keys.restart()
+        self._keyless_at = -math.inf
+
+    async def _claim_keys_alone(self, room: int) -> None:
+        """Claim rows with a key, and do not ask for others: there were none a moment ago."""
+        if await self._claim_runs(room, idle=True):
+            self._pause.shorten()
+        self._claimed_at = time.monotonic()
+        self._succeed()
 
     async def _claim_left_out(self, room: int) -> int:
         """Claim rows with a key first, for half of the room, if those without one took all of it before."""

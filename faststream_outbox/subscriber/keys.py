@@ -8,8 +8,8 @@ from typing import Final
 from faststream_outbox.storage import StoreConnection
 from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, Ordering, OwnShards, RunClaim
 
-# While rows without a key are claimed one batch after the other, keys are looked for so often.
-_LOOK_EVERY: Final = 0.05
+# While rows without a key are claimed one batch after the other, keys are looked for so often; and the other way round.
+LOOK_EVERY: Final = 0.05
 # At how many places suspects are remembered: the others are met again. And at how many they are looked for at a time.
 _MOST_PLACES: Final = 100
 _LOOKS: Final = 10
@@ -47,7 +47,7 @@ class Keys:
     @property
     def are_due(self) -> bool:
         """Whether it is time to look for runs."""
-        return not self._fresh.at_rest or time.monotonic() >= self._looked_at + _LOOK_EVERY
+        return not self._fresh.at_rest or time.monotonic() >= self._looked_at + LOOK_EVERY
 
     @property
     def more(self) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.memory_lane import MemoryConnection
-from faststream_outbox.storage.ordering import RunSettlement
+from faststream_outbox.storage.ordering import RunClaim, RunSettlement
 from faststream_outbox.subscriber.pause import Pause
 from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend, MemoryBackend
@@ -76,12 +77,30 @@ async def test_rows_without_a_key_leave_room_for_those_with_one(backend: Backend
     assert handled.index(b"ordered") < 300, "it was handled when there were no others left"
 
 
+async def test_a_row_without_a_key_does_not_wait_for_all_those_with_one(backend: Backend) -> None:
+    for number in range(300):
+        await backend.insert(NewRow("q", b"ordered", key=str(number)))
+    handled: list[bytes] = []
+
+    async def handle(row: OutboxRow) -> Outcome:
+        handled.append(row.payload)
+        if len(handled) == 20:
+            await backend.insert(NewRow("q", b"keyless"))
+        await asyncio.sleep(0.003)
+        return Ack()
+
+    async with running(backend, handle, claim_batch_size=10):
+        await until_empty(backend)
+    assert handled.index(b"keyless") < 200, "it was handled when there were hardly any others left"
+
+
 class WatchedStore(MemoryStore):
     """Tells of each claim and each question for what is next, and takes its time to tell that outcomes are written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
+        self.claims: list[str] = []
         self.on_claim: Callable[[], object] = lambda: None
         self.settling = 0.0
 
@@ -96,7 +115,13 @@ class WatchedConnection(MemoryConnection):
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
         self._store.asked.append("claim")
+        self._store.claims.append("keyless")
         self._store.on_claim()
+        return claim
+
+    async def claim_runs(self, *args: Any, **kwargs: Any) -> RunClaim:
+        claim = await super().claim_runs(*args, **kwargs)
+        self._store.claims.append("keys")
         return claim
 
     async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
@@ -111,6 +136,41 @@ class WatchedConnection(MemoryConnection):
 
 async def no_rows(_row: OutboxRow) -> Outcome:
     raise AssertionError("there are none")
+
+
+async def test_keys_are_claimed_without_a_question_for_rows_without_one_each_time() -> None:
+    backend = MemoryBackend()
+    backend.store = backend.memory = store = WatchedStore()
+    for number in range(300):
+        await backend.insert(NewRow("q", b"ordered", key=str(number)))
+
+    async def handle(_row: OutboxRow) -> Outcome:
+        return Ack()
+
+    async with running(backend, handle, claim_batch_size=10):
+        await until_empty(backend)
+    claims = Counter(store.claims)
+    assert claims["keys"] >= 30
+    assert claims["keyless"] <= claims["keys"] / 2
+
+
+async def test_who_wakes_asks_for_rows_without_a_key_first() -> None:
+    """Though there were none a moment ago: most messages have no key, and would wait for a claim that brings nothing."""
+    backend = MemoryBackend()
+    backend.store = backend.memory = store = WatchedStore()
+
+    async def handle(_row: OutboxRow) -> Outcome:
+        return Ack()
+
+    async with running(backend, handle, min_interval=30, max_interval=30) as pipeline:
+        for _ in range(5):
+            await until(lambda: store.asked and store.asked[-1] == "next due")
+            store.claims.clear()
+            await backend.insert(NewRow("q", b""))
+            pipeline.wake()
+            await until(lambda: store.claims)
+            assert store.claims[0] == "keyless"
+            await until_empty(backend)
 
 
 async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_next() -> None:
