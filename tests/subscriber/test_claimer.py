@@ -155,7 +155,7 @@ async def test_keys_are_claimed_without_a_question_for_rows_without_one_each_tim
 
 
 async def test_who_wakes_asks_for_rows_without_a_key_first() -> None:
-    """Though there were none a moment ago: most messages have no key, and would wait for a claim that brings nothing."""
+    """Though there were none a moment ago: most messages have no key, and would wait for an empty claim."""
     backend = MemoryBackend()
     backend.store = backend.memory = store = WatchedStore()
 
