@@ -21,10 +21,8 @@ _ODD = [
 
 async def read(body: bytes) -> Any:
     """Decode a body as that of a message; what is raised is told, not raised."""
-    row = OutboxDelivery(
-        *(1, "q", None, body, '{"content-type": "application/json"}', None),
-        *(0.0, 0.0, None, None, 0.0, 0, 1, None, None),
-    )
+    headers = '{"content-type": "application/json"}'
+    row = OutboxDelivery(1, "q", None, body, headers, None, 0.0, 0.0, None, None, 0.0, 0, 1, None, None)
     try:
         return repr(await OutboxParser.decode_message(open_message(row)))
     except ValueError as error:

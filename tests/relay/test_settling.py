@@ -69,7 +69,7 @@ async def test_rows_whose_lease_was_lost_in_an_outage_are_not_sent(postgres: Pos
         await postgres.run(
             "UPDATE outbox SET acquired_token = gen_random_uuid(), lease_expires_at = now() + interval '1 hour'"
         )
-        relay._pipeline._ledger.all()[0].expires_at = 0.0  # type: ignore[union-attr] # as after a pause of this process
+        relay._pipeline._ledger.all()[0].held_until = 0.0  # type: ignore[union-attr] # as after a pause of this process
         down, place.is_up = False, True
         await until(lambda: not relay.paused)
         await until(lambda: records.named("lease_lost"))

@@ -239,7 +239,7 @@ async def test_a_group_is_not_torn_by_the_end_of_one_of_its_leases(backend: Scri
 
     def fail_once(_outcome: Outcome) -> bool:
         backend.scribe.refuse = lambda _outcome: False
-        next(iter(pipeline._ledger._held.values())).expires_at = 0.0  # the first lease ends meanwhile
+        next(iter(pipeline._ledger._held.values())).held_until = 0.0  # the first lease ends meanwhile
         raise ConnectionError
 
     backend.scribe.refuse = fail_once
