@@ -19,9 +19,11 @@ class Gate:
     def __init__(self, control: Any, table: str) -> None:
         self._control = control
         self._table = table
+        self._transaction = control.transaction()
 
     async def __aenter__(self) -> Self:
-        await self._control.execute(f"BEGIN; LOCK TABLE {self._table} IN EXCLUSIVE MODE")
+        await self._transaction.start()
+        await self._control.execute(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
         return self
 
     async def wait_for(self, workers: int) -> None:
@@ -33,4 +35,4 @@ class Gate:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._control.execute("COMMIT")
+        await self._transaction.rollback()  # there is nothing to keep but the lock
