@@ -22,7 +22,7 @@ class Gate:
         self._transaction = control.transaction()
 
     async def __aenter__(self) -> Self:
-        await self._transaction.start()
+        await self._transaction.__aenter__()
         await self._control.execute(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
         return self
 
@@ -35,4 +35,4 @@ class Gate:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._transaction.rollback()  # there is nothing to keep but the lock
+        await self._transaction.__aexit__(kind, error, trace)

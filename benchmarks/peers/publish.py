@@ -52,7 +52,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(single=64, batched=2_000, rounds=1),
-    "quick": Sizes(single=500, batched=10_000, rounds=3),
+    "quick": Sizes(single=300, batched=10_000, rounds=3),
     "full": Sizes(single=2_000, batched=20_000, rounds=5),
 }
 

@@ -1,13 +1,16 @@
+import asyncio
 import io
 import json
 import math
 from collections.abc import Iterable
 
+import asyncpg
 import pytest
 from rich.console import Console
 
 from benchmarks.__main__ import command, measure, parse
 from benchmarks.aims import AIMS
+from benchmarks.gate import Gate
 from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.results import Result, Target, Value, cell
 from benchmarks.scenario import Bench, Scenario
@@ -92,6 +95,19 @@ def test_a_target_is_held_or_missed() -> None:
     assert Target("claim", 1.2, at_most=1.3).holds
     assert not Target("claim", 1.4, at_most=1.3).holds
     assert str(Target("churn", 0.5, at_least=0.9)) == "churn: 0.50, target ≥ 0.9: MISSED"
+
+
+async def test_a_gate_holds_claims_back_and_undoes_nothing(bench: Bench) -> None:
+    await bench.control.execute("CREATE TABLE work (id int)")
+    claimer = await asyncpg.connect(bench.database.dsn)
+    async with Gate(bench.control, "work") as gate:
+        claim = asyncio.create_task(claimer.execute("SELECT FROM work FOR UPDATE"))
+        await gate.wait_for(1)
+        await bench.control.execute("CREATE TABLE counters ()")
+        assert not claim.done()
+    await claim
+    assert await bench.control.fetchval("SELECT to_regclass('counters')")
+    await claimer.close()
 
 
 def test_the_command_can_be_repeated_elsewhere() -> None:
