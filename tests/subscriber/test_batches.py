@@ -112,6 +112,29 @@ async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert [company.limit(row) for row in some] == [100, 100, 5, 5, 5]
 
 
+async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
+    """A handler that waits for nothing keeps the event loop: what is not sent before it is sent after it."""
+    ledger, events, arrived = Ledger(), list[str](), await rows(10)
+    gatherer = Gatherer(ledger, max_records=10, max_wait=0.0)
+
+    async def send() -> None:
+        events.append("sent")
+
+    async def claim_and_go_on() -> None:
+        admit(ledger, arrived)
+        await asyncio.sleep(0)  # the claimer hears that there is room
+        await asyncio.create_task(send())  # and its link sends in a task of its own
+
+    async def handle() -> None:
+        await gatherer.gather()
+        events.append("handled")
+
+    handling = asyncio.create_task(handle())
+    await asyncio.sleep(0)
+    await asyncio.gather(claim_and_go_on(), handling)
+    assert events == ["sent", "handled"]
+
+
 async def test_a_call_that_runs_with_places_left_keeps_them() -> None:
     ledger = Ledger()
     admit(ledger, some := await rows(3))
