@@ -2,11 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.storage.commits import is_strict
+from faststream_outbox.storage.drivers import sqlstate
 from faststream_outbox.storage.guard import GuardedTransaction
 from faststream_outbox.storage.rows import Lease, NewRow
 
@@ -15,6 +18,10 @@ from faststream_outbox.storage.rows import Lease, NewRow
 Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow], Lease | None], Awaitable[bool]]
 # Locks the rows on a connection where a transaction has just begun.
 Lock = Callable[[Connection], None]
+
+# A renewal came between the transaction's snapshot and its lock. The next one is a third of a lease away.
+_SERIALIZATION_FAILURE: Final = "40001"
+_ATTEMPTS: Final = 3
 
 
 class SharedTransaction(GuardedTransaction):
@@ -33,7 +40,16 @@ class SharedTransaction(GuardedTransaction):
         first = connection not in self._connections
         super().begun(connection)
         if first and is_strict(connection):
+            self._lock_first(connection, _ATTEMPTS)
+
+    def _lock_first(self, connection: Connection, attempts: int) -> None:
+        try:
             self._lock(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != _SERIALIZATION_FAILURE or attempts == 1:
+                raise
+            _begin_again(connection)
+            self._lock_first(connection, attempts - 1)
 
     async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
         """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False.
@@ -44,3 +60,9 @@ class SharedTransaction(GuardedTransaction):
 
     async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None) -> bool:
         return await self._delete(self.session, leases, outputs, head)
+
+
+def _begin_again(connection: Connection) -> None:
+    """Get a transaction a newer snapshot while nothing was done in it, but what the application's listeners did."""
+    connection.connection.rollback()
+    connection.dispatch.begin(connection)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from faststream import AckPolicy, Depends, ExceptionMiddleware
 from faststream.exceptions import AckMessage, NackMessage, SetupError, StopConsume
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Connection, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker, OutboxResponse, TestOutboxBroker
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
@@ -503,6 +503,45 @@ async def test_renewals_do_not_disturb_a_strict_transaction(postgres: PostgresBa
         await until_empty(postgres)
     await engine.dispose()
     assert (await effects(postgres), attempts) == ([1], [1])
+
+
+async def test_a_renewal_that_is_under_way_as_a_strict_transaction_begins_does_not_fail_it(
+    postgres: PostgresBackend,
+) -> None:
+    """The transaction waits for the row with a snapshot that is older than the renewal, and begins again."""
+    engine = create_async_engine(postgres.engine.url, isolation_level="REPEATABLE READ")
+    event.listen(engine.sync_engine, "begin", _set_tenant)
+    broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
+    attempts, tenants = list[int](), list[str]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        attempts.append(number)
+        async with postgres.engine.connect() as renewal, asyncio.TaskGroup() as tasks:
+            await renewal.execute(
+                text(f"UPDATE {postgres.table} SET lease_expires_at = lease_expires_at + interval '1 s'")
+            )
+            tasks.create_task(commit_when_waited_for(renewal))
+            await write(session, number)
+        tenants.append((await session.execute(text("SELECT current_setting('app.tenant')"))).scalar_one())
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await engine.dispose()
+    assert (await effects(postgres), attempts, tenants) == ([1], [1], ["ours"])
+
+
+def _set_tenant(connection: Connection) -> None:
+    connection.exec_driver_sql("SET LOCAL app.tenant = 'ours'")
+
+
+async def commit_when_waited_for(connection: AsyncConnection) -> None:
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+    async with asyncio.timeout(10):
+        while not (await connection.execute(waiting)).scalar_one():
+            await connection.execute(text("SELECT pg_sleep(0.01), pg_stat_clear_snapshot()"))
+    await connection.commit()
 
 
 async def test_a_pool_without_a_connection_for_every_such_handler_is_refused(postgres: PostgresBackend) -> None:
