@@ -26,7 +26,7 @@ lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/lint-imports --no-cache
 
 # Who cannot be installed is left out, and so is the relay where there is no Kafka. Only the tables go to the standard output.
-bench: .venvs/test/.ready  ## ours beside its peers, in about 6 minutes (ARGS="--help" for its options)
+bench: .venvs/test/.ready  ## ours beside its peers, in about 5 minutes (ARGS="--help" for its options)
 	@$(MAKE) --no-print-directory --keep-going peers >&2 || echo "Not all peers could be installed: those that miss are left out." >&2
 	@.venvs/test/bin/python -m tests.servers.kafka_jars >&2 || true
 	@.venvs/test/bin/python -m benchmarks $(ARGS)

@@ -18,6 +18,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TaskID, T
 
 from benchmarks.aims import AIMS, summary
 from benchmarks.machine import facts
+from benchmarks.peers.child import Programs
 from benchmarks.results import Result
 from benchmarks.scenario import Bench, Scale, Scenario
 from benchmarks.scenarios import SCENARIOS
@@ -41,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     scale = parser.add_mutually_exclusive_group()
     scale.add_argument(
-        "--quick", dest="scale", action="store_const", const="quick", help="P1 to P12, about 6 minutes (default)"
+        "--quick", dest="scale", action="store_const", const="quick", help="P1 to P12, about 5 minutes (default)"
     )
     scale.add_argument("--full", dest="scale", action="store_const", const="full", help="all scenarios, more rounds")
     parser.add_argument("--only", type=_scenarios, metavar="A,B", help=f"some scenarios only: {names}")
@@ -102,25 +103,34 @@ async def measure(database: Database, options: argparse.Namespace, console: Cons
     """Run the scenarios that were asked for; one that fails is told, and has no results."""
     names = chosen(options)
     results: dict[str, list[Result]] = {}
+    programs = Programs()
     bar = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*bar, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(names))
-        for number, name in enumerate(names, 1):
-            began = time.monotonic()
-            progress.update(task, description=name)
-            try:
-                results[name] = await _run(SCENARIOS[name], database, options, partial(_show, progress, task, name))
-            except Exception:  # noqa: BLE001 - an hour of the others' results is not lost for it
-                console.print_exception()
-                results[name] = []
-            progress.advance(task)
-            end = "" if results[name] else ", failed"
-            console.print(f"{number} of {len(names)}: {name}, {time.monotonic() - began:.0f} s{end}")
+    try:
+        with Progress(*bar, console=console, transient=True) as progress:
+            task = progress.add_task("", total=len(names))
+            for number, name in enumerate(names, 1):
+                began = time.monotonic()
+                progress.update(task, description=name)
+                try:
+                    say = partial(_show, progress, task, name)
+                    results[name] = await _run(SCENARIOS[name], database, options, programs, say)
+                except Exception:  # noqa: BLE001 - an hour of the others' results is not lost for it
+                    console.print_exception()
+                    results[name] = []
+                progress.advance(task)
+                end = "" if results[name] else ", failed"
+                console.print(f"{number} of {len(names)}: {name}, {time.monotonic() - began:.0f} s{end}")
+    finally:
+        await programs.end()
     return results
 
 
 async def _run(
-    scenario: Scenario, database: Database, options: argparse.Namespace, say: Callable[[str], None]
+    scenario: Scenario,
+    database: Database,
+    options: argparse.Namespace,
+    programs: Programs,
+    say: Callable[[str], None],
 ) -> list[Result]:
     scale: Scale = options.scale
     control = await asyncpg.connect(database.dsn)
@@ -133,6 +143,7 @@ async def _run(
             seed=options.seed,
             seconds=options.seconds,
             say=say,
+            programs=programs,
         )
         return await scenario.run(bench)
     finally:

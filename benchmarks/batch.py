@@ -14,9 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from benchmarks.aims import BATCH_RATE, BATCH_WAL
 from benchmarks.bare import BATCH, USUAL_TABLE, BareLoop, Way
 from benchmarks.gate import Gate
-from benchmarks.measure import Spread, Usage, ratios
+from benchmarks.measure import PATIENCE, Spread, Usage, ratios
 from benchmarks.outbox import CountingExecutor
-from benchmarks.processes import PATIENCE
 from benchmarks.results import Lines, Result, Target, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker, make_outbox_table

@@ -36,7 +36,7 @@ class Sizes:
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(few=2_400, many=3_000, leased=1_000, queues=10, subscribed=5, rounds=1, warmup=0),
     "quick": Sizes(
-        few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=10, warmup=1, many_queues=False
+        few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=6, warmup=1, many_queues=False
     ),
     "full": Sizes(few=10_000, many=1_000_000, leased=100_000, queues=100, subscribed=40, rounds=30, warmup=1),
 }

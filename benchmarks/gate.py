@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Any, Final, Self
 
-from benchmarks.processes import PATIENCE
+from benchmarks.measure import PATIENCE
 
 _LOOK_EVERY: Final = 0.002
 # Claims that wait; a vacuum may as well.

@@ -13,6 +13,9 @@ import asyncpg
 
 T = TypeVar("T")
 
+# Longer than anything takes here, on the slowest machine: whoever waits for it gives up.
+PATIENCE: Final = 120.0
+
 _COUNTERS: Final = """
 SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint,
        ARRAY(SELECT a.pid FROM pg_stat_activity a

@@ -12,9 +12,9 @@ from benchmarks.aims import ORDERED, ORDERED_BACKLOG, ORDERED_FLAT
 from benchmarks.batch import order
 from benchmarks.gate import Gate
 from benchmarks.keyed import ORDERINGS, SHARDS, rows_with_keys, shards_of
-from benchmarks.measure import Spread, Usage, ratios, spread
+from benchmarks.measure import PATIENCE, Spread, Usage, ratios, spread
 from benchmarks.outbox import QUEUE, Outbox
-from benchmarks.processes import PATIENCE, Job, Processes
+from benchmarks.processes import Job, Processes
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox.storage.ordering import HashShards, Ordering
@@ -76,21 +76,21 @@ class Backlog:
         self.outbox = outbox
         self._keyed = keyed
         self._rows = rows
+        self._missing = rows
         self._loads = 0
 
     async def create(self) -> None:
         """Create it anew, and fill it."""
         await self.outbox.create()
         await self.refill()
-        await self.outbox.bench.control.execute(f"VACUUM (ANALYZE) {self.outbox.name}")
+        await self.outbox.vacuum()
 
     async def refill(self) -> None:
         """Fill it up, with keys that have not been there."""
-        control, name = self.outbox.bench.control, self.outbox.name
-        missing = self._rows - await control.fetchval(f"SELECT count(*) FROM {name}")
         columns, values = rows_with_keys(str(self._loads)) if self._keyed else ("queue", f"'{QUEUE}'")
         self._loads += 1
-        await self.outbox.load(missing, columns, values, payload=json.dumps(order(0)).encode())
+        await self.outbox.load(self._missing, columns, values, payload=json.dumps(order(0)).encode())
+        self._missing = 0
 
     async def drain(self, processes: Processes, jobs: Sequence[Job], count: int) -> Drained:
         """Let processes handle so many messages, all of them beginning at once."""
@@ -109,6 +109,7 @@ class Backlog:
         usage = await bench.meter.since(before)
         in_all = processes.handled
         python_us = await processes.stop(len(jobs))
+        self._missing = processes.handled
         if self._rows == count and (left := await bench.control.fetchval(f"SELECT count(*) FROM {name}")):
             raise AssertionError(f"{left} rows were not settled.")
         return Drained(handled / took, python_us / in_all, usage, in_all)
@@ -173,9 +174,8 @@ class Contest:
                 for rows in backlogs
                 for kind, keyed in (("plain", False), ("keys", True))
             }
-            for (rows, _), table in tables.items():
-                self._bench.say(f"loading {rows:,} rows")
-                await table.create()
+            self._bench.say(f"loading {len(tables)} tables")
+            await asyncio.gather(*(table.create() for table in tables.values()))
             turns = {str(case): self._turn(case, tables[case.rows, case.name != NO_KEYS]) for case in cases}
             what = f"{self._driver}, {self._messages:,} of {backlogs[-1]:,}"
             measured = await self._bench.interleave(what, turns, rounds=rounds, warmup=warmup)

@@ -1,10 +1,12 @@
 """An outbox table under test, with lanes whose statements are counted."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 
+import asyncpg
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -79,11 +81,23 @@ class Outbox:
     async def load(self, count: int, columns: str, values: str, *, payload: bytes | None = None) -> None:
         """Put many rows in on the server's side; `n` counts them in `values`."""
         body = self.bench.payload if payload is None else payload
-        await self.bench.control.execute(
+        await self._execute(
             f"INSERT INTO {self.name} (payload, headers, {columns}) "
             f"SELECT decode('{body.hex()}', 'hex'), '{json.dumps(HEADERS)}'::jsonb, {values} "
             f"FROM generate_series(1, {count}) AS n"
         )
+
+    async def vacuum(self) -> None:
+        """Leave nothing to do for an autovacuum."""
+        await self._execute(f"VACUUM (ANALYZE) {self.name}")
+
+    async def _execute(self, statement: str) -> None:
+        """Run a statement on a connection of its own, so that tables can be filled side by side."""
+        connection = await asyncpg.connect(self.bench.database.dsn)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
 
     async def publish(self, rows: Sequence[NewRow], *, batch: int = 1000) -> None:
         """Insert rows as a publisher does that has many, a transaction for each batch."""
@@ -117,16 +131,19 @@ class Content(Protocol):
 async def loaded(bench: Bench, tables: Sequence[Content]) -> AsyncIterator[None]:
     """Have tables that hold what they are to hold, vacuumed; they are dropped at the end."""
     async with bench.engine("asyncpg") as engine:
-        outboxes = [(content, Outbox(bench, engine, content.table)) for content in tables]
-        for content, outbox in outboxes:
-            bench.say(f"loading {content.case}")
-            await outbox.create()
-            for count, columns, values in content.loads:
-                await outbox.load(count, columns, values)
-            await bench.control.execute(f"VACUUM (ANALYZE) {content.table}")
+        outboxes = {Outbox(bench, engine, content.table): content.loads for content in tables}
+        bench.say(f"loading {len(outboxes)} tables")
+        await asyncio.gather(*(_load(outbox, loads) for outbox, loads in outboxes.items()))
         yield
-        for _, outbox in outboxes:
+        for outbox in outboxes:
             await outbox.drop()
+
+
+async def _load(outbox: Outbox, loads: Sequence[tuple[int, str, str]]) -> None:
+    await outbox.create()
+    for count, columns, values in loads:
+        await outbox.load(count, columns, values)
+    await outbox.vacuum()
 
 
 class WatchedCursor(ClaimCursor):

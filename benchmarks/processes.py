@@ -14,12 +14,11 @@ from typing import Any, Final, Self
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from benchmarks.measure import PATIENCE
 from benchmarks.outbox import QUEUE
 from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.storage.ordering import Ordering
 
-# Longer than anything takes here, on the slowest machine: whoever waits for it gives up.
-PATIENCE: Final = 120.0
 _STOP: Final = "stop"
 
 
@@ -68,8 +67,8 @@ class Processes(AbstractContextManager["Processes"]):
 
     async def start(self, jobs: Sequence[Job]) -> None:
         """Give the first ones a job each, and wait until their brokers have started."""
+        self._handled[:] = [0] * len(self._handled)
         for number, job in enumerate(jobs):
-            self._handled[number] = 0
             self._pipes[number].send(job)
         for number in range(len(jobs)):
             await self._answer(number)
@@ -78,9 +77,7 @@ class Processes(AbstractContextManager["Processes"]):
         """Let the first ones stop; returns the processor time that they have used since they started, in µs."""
         for number in range(count):
             self._pipes[number].send(_STOP)
-        spent = sum([await self._answer(number) for number in range(count)])
-        self._handled[:] = [0] * len(self._handled)
-        return spent
+        return sum([await self._answer(number) for number in range(count)])
 
     async def _answer(self, number: int) -> float:
         if not await asyncio.to_thread(self._pipes[number].poll, PATIENCE):

@@ -17,9 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from benchmarks.aims import RELAY_RATE, RELAY_RATIO
 from benchmarks.batch import Order, order
 from benchmarks.keyed import rows_with_keys
-from benchmarks.measure import Spread, Usage, ratios
+from benchmarks.measure import PATIENCE, Spread, Usage, ratios
 from benchmarks.outbox import QUEUE, Outbox
-from benchmarks.processes import PATIENCE
 from benchmarks.results import Lines, Result, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker
@@ -43,7 +42,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=300, by_handlers=50, rounds=1),
-    "quick": Sizes(messages=20_000, by_handlers=500, rounds=3, all_ways=False),
+    "quick": Sizes(messages=20_000, by_handlers=300, rounds=3, all_ways=False),
     "full": Sizes(messages=20_000, by_handlers=1_000, rounds=5),
 }
 

@@ -10,6 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from benchmarks.measure import Meter, interleave
+from benchmarks.peers.child import Programs
 from benchmarks.results import Result
 from faststream_outbox.embedded import Database
 
@@ -29,6 +30,8 @@ class Bench:
     seed: int = 1
     seconds: float | None = None
     say: Callable[[str], None] = lambda _: None
+    # Those of the peers; whoever makes a bench lets them end.
+    programs: Programs = field(default_factory=Programs)
     meter: Meter = field(init=False)
     payload: bytes = field(init=False)
 

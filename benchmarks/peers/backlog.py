@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final
 
 from benchmarks.measure import Spread
-from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import ORIGINAL_BEST, OURS_DEFAULTS, PGQUEUER_BEST, Entry
+from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import Load, Turn, columns, work_off
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario

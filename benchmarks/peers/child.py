@@ -5,13 +5,10 @@ import json
 import os
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final
 
+from benchmarks.measure import PATIENCE
 from benchmarks.peers.contestants import ROOT, Contestant, Entry
-from benchmarks.processes import PATIENCE
-from benchmarks.scenario import Bench
 
 # How much of what a program has written is told when it fails.
 _TOLD: Final = 3_000
@@ -106,42 +103,25 @@ class Child:
         return f"\n{self._log.read().decode(errors='replace')}"
 
 
-class Stage:
-    """The programs of a scenario, started when they are first needed, because what they import takes its time."""
+class Programs:
+    """Those that run. A scenario leaves them to the next one, because what they import takes its time."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self._children: dict[tuple[Contestant, bool, int], Child] = {}
-        self._open = AsyncExitStack()
+    def __init__(self) -> None:
+        self._children: dict[tuple[Contestant, str, bool, int], Child] = {}
+        self._started: dict[Child, asyncio.Task[None]] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._open.aclose()
-
-    async def child(self, entry: Entry, number: int = 0) -> Child:
-        """Return the program of an entry, or one more of them."""
-        which = entry.contestant, entry.uvloop, number
+    async def child(self, entry: Entry, dsn: str, number: int = 0) -> Child:
+        """Return the program of an entry, or one more of them; it is started when it is first asked for."""
+        which = entry.contestant, dsn, entry.uvloop, number
         if which not in self._children:
-            child = Child(entry.contestant, self.bench.database.dsn, uvloop=entry.uvloop)
-            self._open.push_async_callback(child.end)
-            await child.start()
-            self._children[which] = child
-        return self._children[which]
+            child = self._children[which] = Child(entry.contestant, dsn, uvloop=entry.uvloop)
+            self._started[child] = asyncio.create_task(child.start())
+        child = self._children[which]
+        await self._started[child]
+        return child
 
-    async def present(self, *entries: Entry) -> tuple[list[Entry], str]:
-        """Tell which of them can take part, and what is to be said of the others."""
-        there = [entry for entry in entries if entry.contestant.installed]
-        there = [entry for entry in there if not entry.uvloop or (await self._plain(entry)).hello["uvloop"]]
-        absent = [str(entry) for entry in entries if entry not in there]
-        if not absent:
-            return there, ""
-        left_out = f" Not installed, so left out: {'; '.join(absent)}. `make peers` installs them."
-        self.bench.say(left_out.strip())
-        return there, left_out
-
-    async def _plain(self, entry: Entry) -> Child:
-        return await self.child(Entry(entry.contestant))
+    async def end(self) -> None:
+        """Let all of them end."""
+        started, self._started, self._children = self._started, {}, {}
+        await asyncio.gather(*started.values(), return_exceptions=True)
+        await asyncio.gather(*(child.end() for child in started))

@@ -5,8 +5,8 @@ import time
 from itertools import pairwise
 from typing import Final
 
-from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import ORIGINAL_BEST, OURS_DEFAULTS, PGQUEUER_BEST, Entry
+from benchmarks.peers.stage import Stage
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
 from benchmarks.snapshot import BATCH, held_snapshot

@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from benchmarks.aims import CONNECTIONS as AIM
-from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import ORIGINAL, OURS, PGQUEUER_BEST, PROCRASTINATE, Entry
+from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import CONNECTIONS
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
@@ -14,7 +14,7 @@ WORKERS: Final[dict[Scale, tuple[int, ...]]] = {"tiny": (1, 16), "quick": (1, 16
 # Enough for all that works side by side to have something to do.
 _MESSAGES: Final = 500
 # For how many seconds each is watched: some connect only when they do what they do now and then.
-SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 1.5, "full": 20.0}
+SECONDS: Final[dict[Scale, float]] = {"tiny": 0.5, "quick": 1.0, "full": 20.0}
 _LOOK_EVERY: Final = 0.1
 
 

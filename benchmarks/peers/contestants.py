@@ -8,7 +8,8 @@ on drains of 10,000 in two rounds (800 for Procrastinate); where several were eq
   what it costs Postgres; whether its log is aggregated makes no difference that was seen;
 - Procrastinate: 1, 4, 10 and 30 jobs side by side, with as many connections or 4; jobs deleted, or kept.
 
-For retries the original takes part with short sleeps between its polls as well, and with more workers.
+For retries the original takes part with short sleeps between its polls as well, and with more workers; Procrastinate
+with short sleeps, because it is slower with its own.
 All of them run on the same event loop: asyncio's, and once more on uvloop, which PgQueuer's command line uses.
 """
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from benchmarks.aims import DRAIN_DEFAULTS, DRAIN_ORIGINAL, DRAIN_PGQUEUER, PROCESSES
 from benchmarks.measure import Spread, ratios
-from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import (
     BARE_LOOP,
     FASTSTREAM_ALONE,
@@ -19,6 +18,7 @@ from benchmarks.peers.contestants import (
     PROCRASTINATE_BEST,
     Entry,
 )
+from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import Load, Turn, columns, consume, drain
 from benchmarks.results import Lines, Result, Target
 from benchmarks.scenario import Bench, Scale, Scenario
@@ -28,10 +28,8 @@ _SLOW: Final = (ORIGINAL_DEFAULTS, PROCRASTINATE_BEST)
 _QUICK: Final = (OURS_DEFAULTS, ORIGINAL_BEST, PGQUEUER_BEST)
 _ON_UVLOOP: Final = tuple(replace(entry, uvloop=True) for entry in _QUICK)
 ENTRIES: Final = (*_QUICK, ORIGINAL_DEFAULTS, PGQUEUER_DEFAULTS, PROCRASTINATE_BEST, *_ON_UVLOOP, BARE_LOOP)
-# What P1 and P12 need, and the floors.
-AIMED_AT: Final = tuple(
-    entry for entry in ENTRIES if entry not in (PGQUEUER_DEFAULTS, replace(ORIGINAL_BEST, uvloop=True))
-)
+# What P1 needs, and the floor.
+AIMED_AT: Final = tuple(entry for entry in ENTRIES if entry not in (PGQUEUER_DEFAULTS, *_ON_UVLOOP))
 # How ours has to stand to each.
 AIMS: Final = {PGQUEUER_BEST: DRAIN_PGQUEUER, ORIGINAL_BEST: DRAIN_ORIGINAL, ORIGINAL_DEFAULTS: DRAIN_DEFAULTS}
 
@@ -52,7 +50,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(1_000, slow_backlog=200, slow=100, rounds=1),
-    "quick": Sizes(20_000, slow_backlog=2_000, slow=500, rounds=3, entries=AIMED_AT),
+    "quick": Sizes(20_000, slow_backlog=2_000, slow=300, rounds=3, entries=AIMED_AT, shared_by=(OURS_DEFAULTS,)),
     "full": Sizes(20_000, slow_backlog=20_000, slow=2_000, rounds=5, processes=(1, 2, 4)),
 }
 
@@ -68,7 +66,7 @@ async def run(bench: Bench) -> list[Result]:
         for entry in [entry for entry in sizes.shared_by if entry in entries]:
             for processes in sizes.processes[1:]:
                 cases[_by(entry, processes)] = partial(drain, stage, entry, _load(sizes, entry), processes)
-        cases[_by(FASTSTREAM_ALONE, 1)] = partial(consume, stage, FASTSTREAM_ALONE, sizes.backlog)
+        cases[_by(FASTSTREAM_ALONE, 1)] = partial(consume, stage, FASTSTREAM_ALONE, sizes.backlog // 2)
         measured: Turns = await bench.interleave("peers, draining", cases, rounds=sizes.rounds)
     return [_one(sizes, [*entries, FASTSTREAM_ALONE], measured, absent), _more(sizes, entries, measured, absent)]
 

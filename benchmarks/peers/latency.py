@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.aims import LATENCY_P50, LATENCY_P99, LATENCY_PEERS
 from benchmarks.measure import Spread, interleave, ratios
-from benchmarks.peers.child import Child, Stage
+from benchmarks.peers.child import Child
 from benchmarks.peers.contestants import (
     BARE_LOOP,
     ORIGINAL_BEST,
@@ -16,6 +16,7 @@ from benchmarks.peers.contestants import (
     Entry,
     unset,
 )
+from benchmarks.peers.stage import Stage
 from benchmarks.results import Lines, Result, Target
 from benchmarks.scenario import Bench, Scale, Scenario
 
@@ -39,7 +40,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=10, rounds=1),
-    "quick": Sizes(messages=100, rounds=3),
+    "quick": Sizes(messages=70, rounds=3),
     "full": Sizes(messages=300, rounds=5),
 }
 
@@ -48,7 +49,7 @@ async def run(bench: Bench) -> list[Result]:
     """Let all wait for messages at once, and send one to each in turn: a busy moment then meets them all alike."""
     sizes = SIZES[bench.scale]
     async with Stage(bench) as stage:
-        entries, absent = await stage.present(*ENTRIES)
+        entries, absent = await stage.present(*ENTRIES, processes=2)
         count = sizes.messages * sizes.rounds
         waiting = {str(entry): await _start(stage, entry, count) for entry in entries}
         await asyncio.sleep(_SETTLE)

@@ -6,22 +6,23 @@ from typing import Final
 
 from benchmarks.aims import RETRIES
 from benchmarks.measure import Spread, ratios
-from benchmarks.peers.child import Stage
 from benchmarks.peers.contestants import (
     ORIGINAL,
     ORIGINAL_BEST,
     OURS_DEFAULTS,
     PGQUEUER_BEST,
+    PROCRASTINATE,
     PROCRASTINATE_BEST,
     Entry,
 )
+from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import Load, columns, drain
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
 
 FAILURES: Final = 2
 RETRY_AFTER: Final = 0.01
-# It polls for what is due again, so it also takes part with short sleeps.
+# Who polls for what is due again takes part with short sleeps.
 _IMPATIENT: Final = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.05}
 PATIENT_ORIGINAL: Final = Entry(ORIGINAL, "best", ORIGINAL_BEST.options)
 QUICK_ORIGINAL: Final = Entry(
@@ -32,10 +33,13 @@ MORE_WORKERS: Final = Entry(
     "best, short sleeps, 8 workers",
     {"subscriber": {**QUICK_ORIGINAL.options["subscriber"], "max_workers": 8}},
 )
+QUICK_PROCRASTINATE: Final = Entry(
+    PROCRASTINATE, "best, short sleeps", {**PROCRASTINATE_BEST.options, "fetch_job_polling_interval": 0.05}
+)
 NOTHING_FAILS: Final = Entry(OURS_DEFAULTS.contestant, "nothing fails")
 ENTRIES: Final = (
     *(OURS_DEFAULTS, QUICK_ORIGINAL, MORE_WORKERS, PATIENT_ORIGINAL),
-    *(PGQUEUER_BEST, PROCRASTINATE_BEST, NOTHING_FAILS),
+    *(PGQUEUER_BEST, QUICK_PROCRASTINATE, NOTHING_FAILS),
 )
 
 # What P3 needs: the original is best with short sleeps and more workers.
@@ -54,7 +58,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(messages=100, slow=50, rounds=1),
-    "quick": Sizes(messages=2_000, slow=300, rounds=3, entries=QUICK),
+    "quick": Sizes(messages=2_000, slow=200, rounds=3, entries=QUICK),
     "full": Sizes(messages=4_000, slow=800, rounds=5),
 }
 

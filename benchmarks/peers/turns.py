@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.gate import Gate
-from benchmarks.measure import Spread, Usage, spread
-from benchmarks.peers.child import Child, Stage
+from benchmarks.measure import PATIENCE, Spread, Usage, spread
+from benchmarks.peers.child import Child
 from benchmarks.peers.contestants import Entry
-from benchmarks.processes import PATIENCE
+from benchmarks.peers.stage import Stage
 from benchmarks.results import Value
 
 # How often the database is asked whether all is settled, once all is handled.

@@ -10,5 +10,7 @@ from faststream_outbox.embedded import Database
 @pytest.fixture
 async def bench(outbox_postgres: Database) -> AsyncIterator[Bench]:
     control = await asyncpg.connect(outbox_postgres.dsn)
-    yield Bench(outbox_postgres, control, scale="tiny")
+    bench = Bench(outbox_postgres, control, scale="tiny")
+    yield bench
+    await bench.programs.end()
     await control.close()

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.__main__ import COUNTING
 from benchmarks.measure import Meter
-from benchmarks.peers.child import Child, Stage
+from benchmarks.peers.child import Child
 from benchmarks.peers.contestants import (
     ALL,
     BARE_LOOP,
@@ -22,6 +22,7 @@ from benchmarks.peers.contestants import (
     Entry,
 )
 from benchmarks.peers.latency import percentile
+from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import Load, drain
 from benchmarks.scenario import Bench
 from faststream_outbox.embedded import Database, EmbeddedPostgres
