@@ -12,14 +12,14 @@ from tests.broker.brokers import broker_on, publish, started, until_empty
 
 async def test_get_one(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres)
-    subscriber = broker.subscriber("q", lease_ttl_seconds=0.6)
+    subscriber = broker.subscriber("q", lease_ttl_seconds=1.5)
     async with started(broker):
         assert await subscriber.get_one(timeout=0.05) is None
         await publish(broker, postgres, {"a": 1})
         message = await subscriber.get_one()
         assert message is not None
         assert await message.decode() == {"a": 1}
-        await asyncio.sleep(1)  # longer than the lease, which is renewed
+        await asyncio.sleep(2)  # longer than the lease, which is renewed
         [row] = await postgres.rows()
         assert row.deliveries_count == 1
         await message.ack()

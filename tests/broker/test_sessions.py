@@ -472,11 +472,11 @@ async def test_a_connection_that_is_lost_is_a_failed_attempt(postgres: PostgresB
 async def test_renewals_do_not_disturb_it(postgres: PostgresBackend) -> None:
     broker, attempts = broker_on(postgres), list[int]()
 
-    @broker.subscriber("q", lease_ttl_seconds=0.6)
+    @broker.subscriber("q", lease_ttl_seconds=1.5)
     async def handle(number: int, session: OutboxSession) -> None:
         attempts.append(number)
         await write(session, number)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2)
 
     await publish(broker, postgres, 1)
     async with started(broker):
@@ -491,12 +491,12 @@ async def test_renewals_do_not_disturb_a_strict_transaction(postgres: PostgresBa
     broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
     attempts = list[int]()
 
-    @broker.subscriber("q", lease_ttl_seconds=0.6, retry_strategy=NoRetry())
+    @broker.subscriber("q", lease_ttl_seconds=1.5, retry_strategy=NoRetry())
     async def handle(number: int, session: OutboxSession) -> None:
         attempts.append(number)
         await write(session, number)
         async with session.begin_nested():
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2)
 
     await publish(broker, postgres, 1)
     async with started(broker):

@@ -133,13 +133,13 @@ async def test_a_settle_that_waits_for_a_lock_costs_nobody_a_lease(postgres: Pos
         await (locked if row.payload == b"0" else freed).wait()
         return Ack()
 
-    pipeline = running(postgres, handle, max_workers=2, lease_seconds=0.6, reports=reports)
+    pipeline = running(postgres, handle, max_workers=2, lease_seconds=1.5, reports=reports)
     async with postgres.engine.connect() as holder, pipeline, asyncio.timeout(30):
         while len(handled) < 2:
             await asyncio.sleep(0.01)
         await holder.execute(text("SELECT 1 FROM outbox WHERE payload = '0' FOR UPDATE"))
         locked.set()
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3.5)
         await holder.rollback()
         freed.set()
         await until_empty(postgres)

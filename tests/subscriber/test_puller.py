@@ -87,10 +87,10 @@ async def test_several_may_ask_and_each_gets_another_row(backend: Backend) -> No
 async def test_a_row_that_is_held_for_longer_than_its_lease_is_kept(backend: Backend) -> None:
     await fill(backend, 1)
     reports = Reports()
-    async with pulling(backend, lease_seconds=0.6, monitor=reports) as puller:
+    async with pulling(backend, lease_seconds=1.5, monitor=reports) as puller:
         held = await puller.pull(5)
         assert held is not None
-        await asyncio.sleep(1.3)
+        await asyncio.sleep(2)
         await puller.settle(held.lease, Ack())
     assert await backend.rows() == []
     assert not reports.named("lease_lost")
