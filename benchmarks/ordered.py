@@ -175,7 +175,9 @@ class Contest:
                 for kind, keyed in (("plain", False), ("keys", True))
             }
             self._bench.say(f"loading {len(tables)} tables")
-            await asyncio.gather(*(table.create() for table in tables.values()))
+            async with asyncio.TaskGroup() as tasks:
+                for table in tables.values():
+                    tasks.create_task(table.create())
             turns = {str(case): self._turn(case, tables[case.rows, case.name != NO_KEYS]) for case in cases}
             what = f"{self._driver}, {self._messages:,} of {backlogs[-1]:,}"
             measured = await self._bench.interleave(what, turns, rounds=rounds, warmup=warmup)

@@ -133,7 +133,9 @@ async def loaded(bench: Bench, tables: Sequence[Content]) -> AsyncIterator[None]
     async with bench.engine("asyncpg") as engine:
         outboxes = {Outbox(bench, engine, content.table): content.loads for content in tables}
         bench.say(f"loading {len(outboxes)} tables")
-        await asyncio.gather(*(_load(outbox, loads) for outbox, loads in outboxes.items()))
+        async with asyncio.TaskGroup() as tasks:
+            for outbox, loads in outboxes.items():
+                tasks.create_task(_load(outbox, loads))
         yield
         for outbox in outboxes:
             await outbox.drop()

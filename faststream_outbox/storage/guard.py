@@ -118,6 +118,7 @@ def _guard_connection(session: Session, transaction: SessionTransaction, connect
             event.listen(connection, "commit", refuse)
 
 
-# On the class, once, and so on every session there is.
+# On the class, once, and so on every session there is. Before what an application does as a transaction begins: should
+# it have to begin again, nothing was done in it.
 event.listen(Session, "before_commit", _refuse_commit)
-event.listen(Session, "after_begin", _guard_connection)
+event.listen(Session, "after_begin", _guard_connection, insert=True)

@@ -63,6 +63,10 @@ class SharedTransaction(GuardedTransaction):
 
 
 def _begin_again(connection: Connection) -> None:
-    """Get a transaction a newer snapshot while nothing was done in it, but what the application's listeners did."""
-    connection.connection.rollback()
-    connection.dispatch.begin(connection)
+    """Get a transaction a newer snapshot while nothing was done in it, but what the engine's listeners did."""
+    try:
+        connection.connection.rollback()
+        connection.dispatch.begin(connection)
+    except BaseException:
+        connection.invalidate()  # SQLAlchemy does not know what came of it, and the pool must not hand it on
+        raise

@@ -518,9 +518,7 @@ async def test_a_renewal_that_is_under_way_as_a_strict_transaction_begins_does_n
     async def handle(number: int, session: OutboxSession) -> None:
         attempts.append(number)
         async with postgres.engine.connect() as renewal, asyncio.TaskGroup() as tasks:
-            await renewal.execute(
-                text(f"UPDATE {postgres.table} SET lease_expires_at = lease_expires_at + interval '1 s'")
-            )
+            await renew(renewal, postgres)
             tasks.create_task(commit_when_waited_for(renewal))
             await write(session, number)
         tenants.append((await session.execute(text("SELECT current_setting('app.tenant')"))).scalar_one())
@@ -532,8 +530,44 @@ async def test_a_renewal_that_is_under_way_as_a_strict_transaction_begins_does_n
     assert (await effects(postgres), attempts, tenants) == ([1], [1], ["ours"])
 
 
+async def test_a_strict_transaction_that_cannot_begin_again_cannot_be_used(postgres: PostgresBackend) -> None:
+    """Its first listener had set a tenant, which is rolled back: what a stubborn handler writes then has none."""
+    engine = create_async_engine(postgres.engine.url, isolation_level="REPEATABLE READ")
+    broker = OutboxBroker(engine, outbox_table=postgres.outbox_table, dlq_table=postgres.dlq_table)
+    begun, refused = list[Connection](), list[BaseException]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        event.listen(engine.sync_engine, "begin", refuse_the_second)
+        async with postgres.engine.connect() as renewal, asyncio.TaskGroup() as tasks:
+            await renew(renewal, postgres)
+            tasks.create_task(commit_when_waited_for(renewal))
+            for _ in range(2):
+                try:
+                    await write(session, number)
+                except Exception as error:  # noqa: BLE001 - whatever it is, this handler goes on
+                    refused.append(error)
+        event.remove(engine.sync_engine, "begin", refuse_the_second)
+
+    def refuse_the_second(connection: Connection) -> None:
+        begun.append(connection)
+        if len(begun) > 1:
+            raise ConnectionRefusedError("who are you?")
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    await engine.dispose()
+    assert isinstance(refused[0], ConnectionRefusedError)
+    assert (len(refused), await effects(postgres), len(await postgres.dead_letters())) == (2, [], 1)
+
+
 def _set_tenant(connection: Connection) -> None:
     connection.exec_driver_sql("SET LOCAL app.tenant = 'ours'")
+
+
+async def renew(connection: AsyncConnection, postgres: PostgresBackend) -> None:
+    await connection.execute(text(f"UPDATE {postgres.table} SET lease_expires_at = lease_expires_at + interval '1 s'"))
 
 
 async def commit_when_waited_for(connection: AsyncConnection) -> None:

@@ -1,5 +1,7 @@
 """A handler's transaction, which deletes its rows last: how, whatever the connection has planned before."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -65,3 +67,28 @@ async def test_the_users_settings_are_there_before_and_after(
         shown.append((await transaction.session.execute(show)).one())
         assert await transaction.settle([row.lease], [])
     assert shown[0] == shown[1] != tuple(LANE_SETTINGS.values())
+
+
+_ORDER = """
+from sqlalchemy import create_engine, event
+from sqlalchemy.orm import Session
+
+order = []
+event.listen(Session, "after_begin", lambda *_: order.append("application"))
+
+from faststream_outbox.storage import guard
+
+class Guard:
+    def begun(self, connection):
+        order.append("guard")
+
+session = Session(create_engine("sqlite://"), info={guard._GUARDED: Guard()})
+session.connection()
+print(*order)
+"""
+
+
+def test_an_application_that_listens_to_transactions_comes_after_us() -> None:
+    """What it does as one begins would be lost, should that have to begin again; even if it came before our import."""
+    told = subprocess.run([sys.executable, "-c", _ORDER], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["guard", "application"]
