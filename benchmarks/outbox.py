@@ -133,12 +133,14 @@ async def loaded(bench: Bench, tables: Sequence[Content]) -> AsyncIterator[None]
     async with bench.engine("asyncpg") as engine:
         outboxes = {Outbox(bench, engine, content.table): content.loads for content in tables}
         bench.say(f"loading {len(outboxes)} tables")
-        async with asyncio.TaskGroup() as tasks:
-            for outbox, loads in outboxes.items():
-                tasks.create_task(_load(outbox, loads))
-        yield
-        for outbox in outboxes:
-            await outbox.drop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for outbox, loads in outboxes.items():
+                    tasks.create_task(_load(outbox, loads))
+            yield
+        finally:
+            for outbox in outboxes:
+                await outbox.drop()
 
 
 async def _load(outbox: Outbox, loads: Sequence[tuple[int, str, str]]) -> None:

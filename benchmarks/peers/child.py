@@ -124,4 +124,4 @@ class Programs:
         """Let all of them end."""
         started, self._started, self._children = self._started, {}, {}
         await asyncio.gather(*started.values(), return_exceptions=True)
-        await asyncio.gather(*(child.end() for child in started))
+        await asyncio.gather(*(child.end() for child in started), return_exceptions=True)

@@ -10,7 +10,8 @@ on drains of 10,000 in two rounds (800 for Procrastinate); where several were eq
 
 For retries the original takes part with short sleeps between its polls as well, and with more workers; Procrastinate
 with short sleeps, because it is slower with its own.
-All of them run on the same event loop: asyncio's, and once more on uvloop, which PgQueuer's command line uses.
+All of them run on the same event loop: asyncio's, and in a full run once more on uvloop, which PgQueuer's command line
+uses.
 """
 
 import sys

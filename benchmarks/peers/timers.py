@@ -82,9 +82,10 @@ async def run(bench: Bench) -> list[Result]:
     lines["a commit, meanwhile"] = _line(commits)
     note = (
         f"One message at a time: due {DELAY:.0f} s after it was published, it fails, and is due again {DELAY:.0f} s "
-        f"after that; the next one follows then. All are watched at once, ours in {_COPIES} copies, for as long, with "
-        "their defaults and no log; who is late has seen fewer messages. Beside them a row is committed every "
-        f"{_COMMIT_EVERY:g} s, which tells how long the disk takes to answer: whoever claims waits for it.{absent}"
+        f"after that; the next one follows then. All are watched at once, ours in {_COPIES} copies, for "
+        f"{sizes.seconds:g} s at most, with their defaults and no log; who is late has seen fewer messages. Beside "
+        f"them a row is committed every {_COMMIT_EVERY:g} s, which tells how long the disk takes to "
+        f"answer: whoever claims waits for it.{absent}"
     )
     return [Result("peers: a timer and a retry on an idle queue", lines, note, targets)]
 

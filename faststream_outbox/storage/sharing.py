@@ -36,10 +36,11 @@ class SharedTransaction(GuardedTransaction):
         """Lock the rows first, if the transaction's isolation is so strict that it could not delete them otherwise.
 
         It could not after a renewal of their leases. A row that is locked is not renewed, and nobody else gets it.
+        Another engine that the handler uses beside ours has no part in that: its lock would keep us from the rows.
         """
         first = connection not in self._connections
         super().begun(connection)
-        if first and is_strict(connection):
+        if first and connection.engine is self.session.sync_session.bind and is_strict(connection):
             self._lock_first(connection, _ATTEMPTS)
 
     def _lock_first(self, connection: Connection, attempts: int) -> None:

@@ -562,6 +562,23 @@ async def test_a_strict_transaction_that_cannot_begin_again_cannot_be_used(postg
     assert (len(refused), await effects(postgres), len(await postgres.dead_letters())) == (2, [], 1)
 
 
+async def test_a_strict_engine_beside_ours_does_not_keep_us_from_the_message(postgres: PostgresBackend) -> None:
+    """Two transactions of one session: Postgres does not know that one waits for the other."""
+    broker, strict = broker_on(postgres), postgres.engine.execution_options(isolation_level="SERIALIZABLE")
+    attempts = list[int]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        attempts.append(number)
+        await write(session, number)
+        await session.execute(text("SELECT 1"), bind_arguments={"bind": strict.sync_engine})
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until_empty(postgres)
+    assert (await effects(postgres), attempts) == ([1], [1])
+
+
 def _set_tenant(connection: Connection) -> None:
     connection.exec_driver_sql("SET LOCAL app.tenant = 'ours'")
 
