@@ -71,17 +71,20 @@ class Child:
 
     async def end(self) -> None:
         """Let the program end; one that does not is killed."""
-        self._log.close()
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._process is not None:
+            await self._end(self._process)
+        self._log.close()  # last: whoever waits for an answer is told what stands there
+
+    @staticmethod
+    async def _end(process: Process) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
         try:
             async with asyncio.timeout(_ENDS_IN):
-                await self._process.wait()
+                await process.wait()
         except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+            process.kill()
+            await process.wait()
 
     async def _answer(self) -> dict[str, Any]:
         assert self._process is not None

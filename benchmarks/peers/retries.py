@@ -50,7 +50,7 @@ QUICK: Final = tuple(e for e in ENTRIES if e not in (QUICK_ORIGINAL, PATIENT_ORI
 class Sizes:
     """How many messages; how many for the peers, who are slow at this, and for the slowest; and how often.
 
-    So many that more would not change a rate: the first and the last wait for their delays.
+    The first and the last wait for their delays. Twice as many would not change the rate of ours, or of the original.
     """
 
     messages: int

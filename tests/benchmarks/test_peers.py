@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 import asyncpg
@@ -26,6 +27,11 @@ from benchmarks.peers.stage import Stage
 from benchmarks.peers.turns import Load, drain
 from benchmarks.scenario import Bench
 from faststream_outbox.embedded import Database, EmbeddedPostgres
+
+
+class OnPurposeError(Exception):
+    pass
+
 
 QUEUES = [contestant for contestant in ALL if contestant not in (FASTSTREAM, SESSION)]
 
@@ -101,6 +107,19 @@ async def test_a_contestant_that_fails_is_told_with_its_traceback(stage: Stage) 
     with pytest.raises(RuntimeError, match=r"ours failed to commit(.|\n)*AssertionError"):
         await child.ask("commit", number=1)
     assert (await child.ask("rest"))["cpu"] > 0
+
+
+async def test_a_program_serves_the_next_scenario_too_unless_one_failed(bench: Bench) -> None:
+    async with Stage(bench) as stage:
+        first = await stage.child(BARE_LOOP)
+    with suppress(OnPurposeError):
+        async with Stage(bench) as stage:
+            assert await stage.child(BARE_LOOP) is first
+            raise OnPurposeError
+    async with Stage(bench) as stage:
+        another = await stage.child(BARE_LOOP)
+    assert another is not first
+    assert (await another.ask("rest"))["cpu"] > 0
 
 
 async def test_who_is_not_installed_is_left_out_and_named(stage: Stage) -> None:
