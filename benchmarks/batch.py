@@ -21,7 +21,7 @@ from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.annotations import OutboxSession
 from faststream_outbox.storage import PostgresStore, StoreConnection
-from faststream_outbox.storage.drivers import open_executor
+from faststream_outbox.storage.postgres.drivers import open_executor
 
 TABLE: Final = "batch"
 EFFECTS: Final = "batch_effects"

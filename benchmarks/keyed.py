@@ -3,6 +3,7 @@
 from typing import Final
 
 from benchmarks.outbox import LEASE_SECONDS, QUEUE
+from faststream_outbox.engine.pipeline import PipelineOptions
 from faststream_outbox.storage import Ack, OutboxRow, StoreConnection
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
@@ -16,7 +17,6 @@ from faststream_outbox.storage.ordering import (
     RunSettlement,
     Shard,
 )
-from faststream_outbox.subscriber.pipeline import PipelineOptions
 
 SHARDS: Final = 16
 ORDERINGS: Final[dict[str, Ordering]] = {

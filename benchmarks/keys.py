@@ -15,7 +15,7 @@ from benchmarks.results import Lines, Result, Target, number
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox.storage import NewRow
 from faststream_outbox.storage.ordering import HashShards, Ordering, Run
-from faststream_outbox.storage.ordering.cursor import MOST_VISITS
+from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS
 
 KEYS: Final = 100
 # More than any round takes that is counted.

@@ -21,8 +21,8 @@ from faststream_outbox.storage import (
     make_outbox_table,
 )
 from faststream_outbox.storage.cursor import ClaimPlan
-from faststream_outbox.storage.drivers import Executor, Records, open_executor
-from faststream_outbox.storage.statements import Statement
+from faststream_outbox.storage.postgres.drivers import Executor, Records, open_executor
+from faststream_outbox.storage.postgres.statements.rows import Statement
 
 # Longer than any scenario takes: a lease that runs out is not what is measured.
 LEASE_SECONDS: Final = 3600.0

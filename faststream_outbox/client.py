@@ -4,8 +4,9 @@ What publishes (`insert`, `insert_batch`, `cancel_timer`) writes in the caller's
 What consumes (`fetch`, and all that settles) takes part in an open transaction too, and otherwise commits by itself.
 """
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -19,6 +20,7 @@ from faststream_outbox.storage import (
     ClaimCursor,
     Dead,
     Lease,
+    MemoryStore,
     NewRow,
     OutboxRow,
     Outcome,
@@ -31,6 +33,8 @@ from faststream_outbox.storage import (
     TimerConflict,
 )
 from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.store import DeadRow
 
 # Rows whose lease ran out have their turn even when there always are others.
 _SUSPECTS_EVERY: Final = 16
@@ -210,3 +214,41 @@ def _lease(entry: _RetryEntry) -> Lease:
 
 def _retry(entry: _RetryEntry) -> Outcome:
     return Retry(entry.delay_seconds, entry.attempts_count, entry.first_attempt_at, entry.last_attempt_at)
+
+
+class FakeOutboxClient(AbstractOutboxClient):
+    """The client on rows in memory; connections and sessions may be None.
+
+    The one difference to know: `next_attempt_at` follows `clock`, the process's own by default, where Postgres takes
+    the server's `now()`.
+
+    Example:
+        client = FakeOutboxClient()
+        client.feed(NewRow("orders", b"1"))
+        [row] = await client.fetch(None, ["orders"], limit=10, lease_ttl_seconds=60)
+        assert await client.delete_with_lease(None, row.id, row.acquired_token)
+
+    """
+
+    store: MemoryStore
+
+    def __init__(self, *, dlq_enabled: bool = True, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(MemoryStore(keep_dead=dlq_enabled, clock=clock))
+
+    @property
+    def rows(self) -> list[OutboxRow]:
+        """The rows that are there, oldest first."""
+        return list(self.store.rows.values())
+
+    @property
+    def dlq_rows(self) -> list[DeadRow]:
+        """The rows that failed for good, in the order in which they did."""
+        return list(self.store.dead)
+
+    def feed(self, row: NewRow) -> int:
+        """Put a row in, whoever is listening."""
+        return self.store.add(row)
+
+    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+        del conn
+        return MemoryConnection(self.store)

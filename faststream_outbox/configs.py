@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from faststream_outbox._faststream import BrokerConfig
 from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.metrics import MetricsRecorder, emit, ignore
 from faststream_outbox.storage import Store
-
-if TYPE_CHECKING:
-    from faststream_outbox.subscriber.wakeup import Wakeup
+from faststream_outbox.wakeup.wakeup import Wakeup
 
 # Renders what a handler raised for the dead-letter table; None keeps nothing of it.
 LastExceptionRenderer = Callable[[BaseException], str | None]
@@ -21,7 +19,7 @@ class OutboxBrokerConfig(BrokerConfig):
     """The broker's own half of the configuration; a router has none of it until a broker includes the router."""
 
     client: AbstractOutboxClient | None = None
-    wakeup: "Wakeup | None" = None
+    wakeup: Wakeup | None = None
     metrics_recorder: MetricsRecorder = ignore
     last_exception_renderer: LastExceptionRenderer | None = None
     # The name of this outbox in what leaves it for other brokers.

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.storage import AnySession, TimerConflict
-from faststream_outbox.storage.base import check_timer_conflict
 from faststream_outbox.storage.checks import check_name, check_schedule
+from faststream_outbox.storage.contract import check_timer_conflict
 
 if TYPE_CHECKING:
     from faststream_outbox.message import OutboxDelivery

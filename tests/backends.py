@@ -24,7 +24,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.cursor import END
 from faststream_outbox.storage.parking import PARKED
-from faststream_outbox.storage.schema import quoted_name
+from faststream_outbox.storage.schema.tables import quoted_name
 
 
 def everywhere(*queues: str) -> ClaimCursor:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.runtime.events import Monitor
 
 # The connection that listens, by what it has run last; it is the one that notifies too.
 LISTENERS = """SELECT pid FROM pg_stat_activity

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from faststream_outbox.client import OutboxClient, _RetryEntry
 from faststream_outbox.retry import ConstantRetry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Settled, Settlement
-from faststream_outbox.storage.postgres_lane import PostgresConnection
+from faststream_outbox.storage.postgres.lane import PostgresConnection
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started, until_empty
 

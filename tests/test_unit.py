@@ -14,7 +14,7 @@ from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker, mak
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import _RetryEntry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled
-from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.ordering import AnySettlement
 from faststream_outbox.testing import FakeOutboxClient
 from tests.broker.brokers import Records, until

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Final
 
 from faststream_outbox.metrics import MetricsRecorder
+from faststream_outbox.runtime.events import Monitor, describe
+from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import QueueStats, Store
-from faststream_outbox.subscriber.events import Monitor, describe
-from faststream_outbox.subscriber.loop import Loop
-from faststream_outbox.subscriber.patience import within
 
 # Counting reads the whole table, so it rests for that many times as long as it took.
 _REST: Final = 20.0

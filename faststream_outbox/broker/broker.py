@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fast_depends import Provider, dependency_provider
 from fast_depends.dependencies import Dependant
@@ -27,30 +27,27 @@ from faststream_outbox._faststream import (
     LoggerProto,
 )
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
+from faststream_outbox.broker.foreign_brokers import ForeignBrokers
+from faststream_outbox.broker.key_admin import KeyAdmin
 from faststream_outbox.broker.logging import make_outbox_logger_state
-from faststream_outbox.broker.operating import OutboxOperating
-from faststream_outbox.broker.outlets import Outlets
 from faststream_outbox.broker.pool import check_pool
 from faststream_outbox.broker.registrator import OutboxRegistrator
-from faststream_outbox.client import AbstractOutboxClient, OutboxClient
+from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
 from faststream_outbox.publisher.producer import OutboxProducer
+from faststream_outbox.runtime.events import describe
 from faststream_outbox.storage import QueueStats
-from faststream_outbox.storage.advice import advice
 from faststream_outbox.storage.checks import check_name, check_number
-from faststream_outbox.storage.schema import check_tables
-from faststream_outbox.subscriber.events import describe
+from faststream_outbox.storage.errors import advice
+from faststream_outbox.storage.schema.tables import check_tables
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
-from faststream_outbox.subscriber.wakeup import Wakeup
-
-if TYPE_CHECKING:
-    from faststream_outbox.testing.client import FakeOutboxClient
+from faststream_outbox.wakeup.wakeup import Wakeup
 
 
-class OutboxBroker(OutboxRegistrator, OutboxOperating):
+class OutboxBroker(OutboxRegistrator, KeyAdmin):
     """The outbox as a FastStream broker.
 
     Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
@@ -139,7 +136,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         config.wakeup = Wakeup(client.store, BrokerMonitor(config))
         producer.connect(config)
         self._backlog: BacklogWatch | None = None
-        self._outlets: Outlets | None = None
+        self._foreign_brokers: ForeignBrokers | None = None
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -154,7 +151,7 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
         )
 
     @property
-    def fake_client(self) -> "FakeOutboxClient":
+    def fake_client(self) -> FakeOutboxClient:
         """The rows in memory, while a `TestOutboxBroker` has put them in the place of the database."""
         client: Any = self.client
         if not hasattr(client, "dlq_rows"):
@@ -184,16 +181,18 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
                 handlers = sum(options.max_workers for options in sharing)
                 check_pool(self.client.engine, subscribers=len(self.subscribers), handlers=handlers)
             await self._look_at_the_tables()
-        await self._open_outlets()
+        await self._open_foreign_brokers()
         await super().start()
         self._watch_backlog()
 
-    async def _open_outlets(self) -> None:
+    async def _open_foreign_brokers(self) -> None:
         """Connect the brokers that handlers publish to; not in memory, where a test has others for them."""
-        if self._outlets is None and isinstance(self.client, OutboxClient):
+        if self._foreign_brokers is None and isinstance(self.client, OutboxClient):
             handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
-            self._outlets = Outlets(self, handlers, BrokerMonitor(cast("OutboxBrokerConfig", self.config)))
-            await self._outlets.open()
+            self._foreign_brokers = ForeignBrokers(
+                self, handlers, BrokerMonitor(cast("OutboxBrokerConfig", self.config))
+            )
+            await self._foreign_brokers.open()
 
     def _watch_backlog(self) -> None:
         """Count the rows for the metrics recorder, if it asks for that and there is an engine to count with."""
@@ -229,9 +228,9 @@ class OutboxBroker(OutboxRegistrator, OutboxOperating):
                 self._backlog = None
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
-            if self._outlets is not None:
-                await self._outlets.close()
-                self._outlets = None
+            if self._foreign_brokers is not None:
+                await self._foreign_brokers.close()
+                self._foreign_brokers = None
             await self._wakeup.stop()
             self._connection = None
 

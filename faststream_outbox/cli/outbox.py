@@ -13,7 +13,7 @@ from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.storage import make_dlq_table, make_outbox_table, make_shards_table
-from faststream_outbox.storage.drivers import sqlstate
+from faststream_outbox.storage.errors import sqlstate
 from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, Ordering
 
 # Two to claim and to settle, one to notify; one to count the rows and one for the health check, which so never take

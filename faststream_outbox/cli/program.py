@@ -25,7 +25,7 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 
 if TYPE_CHECKING:
-    from faststream_outbox.subscriber.loop import Loop
+    from faststream_outbox.runtime.loop import Loop
 
 # Counting reads the whole table: seldom, and where somebody watches a little more often. A count that takes long is
 # followed by a long rest.

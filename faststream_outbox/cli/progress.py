@@ -4,8 +4,8 @@ import asyncio
 import logging
 
 from faststream_outbox.cli.status import Status
-from faststream_outbox.subscriber.events import Monitor
-from faststream_outbox.subscriber.loop import Loop
+from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.loop import Loop
 
 
 class ProgressLines(Loop):

@@ -25,11 +25,11 @@ from faststream_outbox._faststream import (
 from faststream_outbox._faststream_fastapi import StreamRouter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.engine.giving_up import OnDead
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import HeadLease, Ordering
-from faststream_outbox.subscriber.giving_up import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 

@@ -15,7 +15,7 @@ from faststream_outbox.inbox.consumer import Consumer, derived_consumer
 from faststream_outbox.inbox.ids import GetMessageId, find_message_id
 from faststream_outbox.inbox.middleware import InboxMiddleware
 from faststream_outbox.storage.checks import MAX_DELAY
-from faststream_outbox.storage.inbox import InboxStore, InboxTransaction
+from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
 
 # Deleted at a time: some milliseconds' work.
 _CLEAN_BATCH: Final = 1000

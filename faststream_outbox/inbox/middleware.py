@@ -16,7 +16,7 @@ from faststream_outbox.message import OutboxDelivery
 if TYPE_CHECKING:
     from faststream_outbox.inbox.consumer import Consumer
     from faststream_outbox.inbox.inbox import Inbox
-    from faststream_outbox.storage.inbox import InboxTransaction
+    from faststream_outbox.storage.postgres.inbox import InboxTransaction
 
 _SESSION: Final = "inbox_session"
 _MESSAGE: Final = "inbox_message"

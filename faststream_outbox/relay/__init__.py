@@ -2,6 +2,6 @@
 
 from faststream_outbox.relay.relay import Relay
 from faststream_outbox.relay.routing import Route, by_header
-from faststream_outbox.storage.debezium_statements import debezium_view_ddl
+from faststream_outbox.storage.postgres.statements.debezium import debezium_view_ddl
 
 __all__ = ["Relay", "Route", "by_header", "debezium_view_ddl"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from faststream_outbox.engine.handling import Handled
 from faststream_outbox.message import OutboxDelivery, Rejected
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import ExtraHeaders, Outgoing, make_outgoing
@@ -15,8 +16,7 @@ from faststream_outbox.relay.targets.base import (
     Target,
 )
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
-from faststream_outbox.subscriber.handling import Handled
-from faststream_outbox.subscriber.verdicts import Judge
+from faststream_outbox.subscriber.judge import Judge
 
 _SENT = Ack()
 

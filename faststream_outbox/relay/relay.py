@@ -9,22 +9,22 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.engine.giving_up import OnDead, check_on_dead
+from faststream_outbox.engine.handling import Handled
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.relay.cloudevents import cloudevents_headers
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.runtime.events import describe
+from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
-from faststream_outbox.subscriber.events import describe
-from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
-from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.judge import Judge
 from faststream_outbox.subscriber.monitor import BrokerMonitor
-from faststream_outbox.subscriber.patience import within
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
-from faststream_outbox.subscriber.verdicts import Judge
 
 # A claim, and what one statement settles; beyond that nothing is saved.
 _CLAIMED_AT_ONCE: Final = 500

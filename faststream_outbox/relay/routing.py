@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from faststream_outbox.runtime.events import PlainError
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
-from faststream_outbox.subscriber.events import PlainError
 
 # A destination in the words of the broker it is sent to, or what finds one for a row.
 Route = str | Callable[[OutboxRow], str]

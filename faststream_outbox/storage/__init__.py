@@ -1,6 +1,7 @@
 """Everything that speaks SQL, and the contract it keeps; nothing outside this room does."""
 
-from faststream_outbox.storage.base import (
+from faststream_outbox.storage.commits import AnySession
+from faststream_outbox.storage.contract import (
     Claim,
     Listening,
     QueueStats,
@@ -9,10 +10,9 @@ from faststream_outbox.storage.base import (
     StoreConnection,
     TimerConflict,
 )
-from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.inbox import InboxStore, InboxTransaction
-from faststream_outbox.storage.memory import MemoryStore
+from faststream_outbox.storage.handler_transaction import SharedTransaction
+from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.storage.outcomes import (
     HANDLED,
     Ack,
@@ -25,16 +25,16 @@ from faststream_outbox.storage.outcomes import (
     SettleInterruptedError,
     Settlement,
 )
-from faststream_outbox.storage.postgres import PostgresStore
+from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
+from faststream_outbox.storage.postgres.store import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
-from faststream_outbox.storage.schema import (
+from faststream_outbox.storage.schema.tables import (
     make_dlq_table,
     make_inbox_table,
     make_outbox_table,
     make_shards_table,
     outbox_autovacuum_ddl,
 )
-from faststream_outbox.storage.sharing import SharedTransaction
 
 __all__ = [
     "HANDLED",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from faststream_outbox.storage.parking import PARKED
-from faststream_outbox.storage.schema import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
+from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
 # Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)

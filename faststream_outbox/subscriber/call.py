@@ -7,6 +7,7 @@ from typing import Final, NoReturn
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox.engine.handling import Handled
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import (
     Ack,
@@ -19,8 +20,7 @@ from faststream_outbox.storage import (
     SharedTransaction,
     Store,
 )
-from faststream_outbox.subscriber.handling import Handled
-from faststream_outbox.subscriber.verdicts import Judge
+from faststream_outbox.subscriber.judge import Judge
 
 _GROUPS: Final = count(1)
 

@@ -16,8 +16,8 @@ from faststream_outbox._faststream import (
     default_filter,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.engine.pipeline import PipelineOptions
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
-from faststream_outbox.subscriber.pipeline import PipelineOptions
 
 
 @dataclass(kw_only=True)

@@ -8,13 +8,13 @@ from faststream.middlewares import AckPolicy
 
 from faststream_outbox._faststream import BrokerMiddleware, CallsCollection, Filter
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.engine.giving_up import OnDead, check_on_dead
+from faststream_outbox.engine.pipeline import PipelineOptions
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.retry import DEFAULT_RETRY, NoRetry, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.checks import check_count, check_name, check_number
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, Ordering, check_ordering
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
-from faststream_outbox.subscriber.giving_up import OnDead, check_on_dead
-from faststream_outbox.subscriber.pipeline import PipelineOptions
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 

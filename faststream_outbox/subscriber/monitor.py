@@ -6,7 +6,7 @@ from typing import Any
 
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.metrics import ignore
-from faststream_outbox.subscriber.events import Monitor
+from faststream_outbox.runtime.events import Monitor
 
 
 class BrokerMonitor(Monitor):

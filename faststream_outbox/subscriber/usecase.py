@@ -25,6 +25,8 @@ from faststream_outbox._faststream import (
     process_msg,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.engine.handling import Handled
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
@@ -33,7 +35,8 @@ from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
-from faststream_outbox.subscriber.handling import Handled
+from faststream_outbox.subscriber.fast_path.fast_path import FastPath, is_straight
+from faststream_outbox.subscriber.judge import Interrupted, Judge
 from faststream_outbox.subscriber.middlewares import (
     PropagateHeaders,
     PublishAbroad,
@@ -41,13 +44,10 @@ from faststream_outbox.subscriber.middlewares import (
     as_broker_middleware,
 )
 from faststream_outbox.subscriber.monitor import BrokerMonitor
-from faststream_outbox.subscriber.pipeline import Pipeline
-from faststream_outbox.subscriber.pulling import Pulling
+from faststream_outbox.subscriber.pull import Pulling
 from faststream_outbox.subscriber.sessions import asks_for_session
-from faststream_outbox.subscriber.shortcut import Shortcut, is_straight
 from faststream_outbox.subscriber.signatures import check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
-from faststream_outbox.subscriber.verdicts import Interrupted, Judge
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -84,7 +84,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._own_middlewares.append(PropagateHeaders)
         # Next to the producer, so that they see what the others made of a command.
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
-        self._shortcut: Shortcut | None = None
+        self._fast_path: FastPath | None = None
         self._pipeline: Pipeline | None = None
         self._pulling: Pulling | None = None
         self._unsubscribe: Callable[[], None] = _nothing
@@ -190,9 +190,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
-        own_middlewares, self._shortcut = self._own_middlewares or self._last_middlewares, None
+        own_middlewares, self._fast_path = self._own_middlewares or self._last_middlewares, None
         if not (self.config.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
-            self._shortcut = Shortcut(self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply)
+            self._fast_path = FastPath(
+                self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
+            )
 
         async def handle(rows: Sequence[OutboxRow]) -> Handled:
             call = Call(store, rows, shares_transaction=sharing)
@@ -255,8 +257,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     async def process(self, call: Call) -> None:
         """Run a call's rows through middlewares, filters and handler."""
-        if self._shortcut is not None and self._shortcut.is_open:
-            await self._shortcut.process(call.deliveries[0])
+        if self._fast_path is not None and self._fast_path.is_open:
+            await self._fast_path.process(call.deliveries[0])
             return
         message = call.deliveries if self.config.batch else call.deliveries[0]
         await self.process_message(cast("OutboxDelivery", message))

@@ -1,6 +1,6 @@
 """What the tests of users need: the broker and the client without a database."""
 
+from faststream_outbox.client import FakeOutboxClient
 from faststream_outbox.testing.broker import TestOutboxBroker, fake_session
-from faststream_outbox.testing.client import FakeOutboxClient
 
 __all__ = ["FakeOutboxClient", "TestOutboxBroker", "fake_session"]

@@ -10,15 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from faststream_outbox._faststream import EnterType, TestBroker
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.client import AbstractOutboxClient, OutboxClient
+from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
-from faststream_outbox.subscriber.wakeup import Wakeup
-from faststream_outbox.testing.client import FakeOutboxClient
 from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer
+from faststream_outbox.wakeup.wakeup import Wakeup
 
 
 class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker):

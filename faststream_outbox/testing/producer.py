@@ -12,8 +12,8 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow
-from faststream_outbox.storage.memory import MemoryStore
-from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 

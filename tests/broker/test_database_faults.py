@@ -213,7 +213,7 @@ async def test_a_worker_whose_clock_is_wrong(
     for module in (
         "faststream_outbox.storage.rows",
         "faststream_outbox.retry",
-        "faststream_outbox.subscriber.verdicts",
+        "faststream_outbox.subscriber.judge",
     ):
         monkeypatch.setattr(f"{module}.datetime", WrongDatetime, raising=False)
     broker, attempts = broker_on(postgres), list[int]()

@@ -16,8 +16,8 @@ from faststream_outbox import (
     OutboxRouter,
     TestOutboxBroker,
 )
+from faststream_outbox.engine.claim.shard_keeper import ShardKeeper
 from faststream_outbox.storage.ordering import Ordering
-from faststream_outbox.subscriber.shards import ShardKeeper
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
 from tests.broker.test_ordering import NAMES, STRATEGIES, publish_keyed

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox.subscriber import wakeup
+from faststream_outbox.wakeup import wakeup
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
 from tests.ears import Ears

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import QueuePool, text
 
 from faststream_outbox.annotations import InboxSession
-from faststream_outbox.storage.inbox import InboxStore
+from faststream_outbox.storage.postgres.inbox import InboxStore
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 

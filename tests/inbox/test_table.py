@@ -5,7 +5,7 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox import Inbox, make_inbox_table
-from faststream_outbox.storage.inbox import InboxStore
+from faststream_outbox.storage.postgres.inbox import InboxStore
 from tests.inbox.desk import Desk
 
 

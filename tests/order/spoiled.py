@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from faststream_outbox.storage import PostgresStore
-from faststream_outbox.storage.statements import Statement
+from faststream_outbox.storage.postgres.statements.rows import Statement
 
 
 def _spoil(statements: object, spoil: Callable[[str], str], *names: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox.storage import Ack, NewRow, PostgresStore, SessionOrConnection, TimerConflict
-from faststream_outbox.storage.statements import Statement
+from faststream_outbox.storage.postgres.statements.rows import Statement
 from tests.soak.history import Ended, Started
 from tests.soak.settings import DLQ, OUTBOX, Settings
 from tests.soak.words import uid

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, Retry, Settlement
-from faststream_outbox.storage.drivers import sqlstate
-from faststream_outbox.storage.statements import Statement
+from faststream_outbox.storage.errors import sqlstate
+from faststream_outbox.storage.postgres.statements.rows import Statement
 from tests.backends import PostgresBackend
 
 INSERT = "INSERT INTO outbox (queue, payload, headers, next_attempt_at, created_at) VALUES "

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Retry, SettleInterruptedError, Settlement
-from faststream_outbox.storage import drivers as drivers_module
-from faststream_outbox.storage.drivers import Records
-from faststream_outbox.storage.statements import LANE_SETTINGS, Statement
+from faststream_outbox.storage.postgres import drivers as drivers_module
+from faststream_outbox.storage.postgres.drivers import Records
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement
 from tests.backends import PostgresBackend
 
 SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"

@@ -20,8 +20,8 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
-from faststream_outbox.storage.drivers import Records, open_executor
-from faststream_outbox.storage.statements import Statement, Statements
+from faststream_outbox.storage.postgres.drivers import Records, open_executor
+from faststream_outbox.storage.postgres.statements.rows import Statement, Statements
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import IDS, TOKEN, TOKENS
 

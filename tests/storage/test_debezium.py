@@ -9,7 +9,7 @@ from sqlalchemy import JSON, Column, MetaData, Table, Text, Uuid, delete, insert
 from sqlalchemy.exc import DBAPIError
 
 from faststream_outbox.storage import NewRow
-from faststream_outbox.storage.debezium_statements import debezium_view_ddl
+from faststream_outbox.storage.postgres.statements.debezium import debezium_view_ddl
 from tests.backends import PostgresBackend
 
 EVENTS = Table(

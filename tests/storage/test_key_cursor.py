@@ -3,7 +3,7 @@
 import pytest
 
 from faststream_outbox.storage.ordering import KeyCursor
-from faststream_outbox.storage.ordering.cursor import LAST_ID
+from faststream_outbox.storage.ordering.key_cursor import LAST_ID
 
 
 @pytest.fixture

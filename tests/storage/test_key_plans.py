@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage.ordering.key_statements import KeyStatements
-from faststream_outbox.storage.ordering.statements import RunStatements
-from faststream_outbox.storage.statements import LANE_SETTINGS, Statements
+from faststream_outbox.storage.postgres.statements.keys import KeyStatements
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statements
+from faststream_outbox.storage.postgres.statements.runs import RunStatements
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import (
     COUNTS,

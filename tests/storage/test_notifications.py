@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow, PostgresStore
-from faststream_outbox.storage import drivers as drivers_module
+from faststream_outbox.storage.postgres import drivers as drivers_module
 from tests.backends import PostgresBackend
 from tests.ears import LISTENERS, Ears
 

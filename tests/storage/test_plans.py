@@ -10,8 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from faststream_outbox.storage import Ack, Settlement
-from faststream_outbox.storage.insert_statements import InsertStatements
-from faststream_outbox.storage.statements import LANE_SETTINGS, Statement, Statements
+from faststream_outbox.storage.postgres.statements.insert import InsertStatements
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement, Statements
 from tests.backends import PostgresBackend
 
 TOKEN = "11111111-1111-1111-1111-111111111111"  # noqa: S105 - a lease, no password

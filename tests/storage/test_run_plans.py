@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage.ordering.statements import RunStatements
-from faststream_outbox.storage.statements import LANE_SETTINGS, Statements
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statements
+from faststream_outbox.storage.postgres.statements.runs import RunStatements
 from tests.backends import PostgresBackend
 from tests.storage.test_key_plans import SETTLE
 from tests.storage.test_plans import IDS, TOKEN, check_probes_only, driver, explain

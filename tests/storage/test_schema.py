@@ -10,7 +10,7 @@ from alembic.config import Config
 from sqlalchemy import Engine, MetaData, create_engine
 
 from faststream_outbox.embedded.database import Database
-from faststream_outbox.storage.schema import (
+from faststream_outbox.storage.schema.tables import (
     AUTOVACUUM,
     make_dlq_table,
     make_outbox_table,

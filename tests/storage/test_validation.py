@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from faststream_outbox.embedded.database import Database
-from faststream_outbox.storage.schema import (
+from faststream_outbox.storage.schema.tables import (
     make_dlq_table,
     make_outbox_table,
     make_shards_table,
     outbox_autovacuum_ddl,
 )
-from faststream_outbox.storage.validation import OutboxSchemaWarning, validate_schema
+from faststream_outbox.storage.schema.validation import OutboxSchemaWarning, validate_schema
 
 ROW = "INSERT INTO outbox (queue, payload) VALUES ('orders', '\\x01'), ('orders', '\\x02')"
 
@@ -672,11 +672,11 @@ async def test_validation_leaves_the_defined_table_as_it_is(engine: AsyncEngine)
 
 async def test_without_alembic_it_says_what_to_install(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "alembic.autogenerate", None)
-    monkeypatch.delitem(sys.modules, "faststream_outbox.storage.comparison", raising=False)
+    monkeypatch.delitem(sys.modules, "faststream_outbox.storage.schema.comparison", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'faststream-outbox\[validate\]'"):
         await validate_schema(engine, make_outbox_table(MetaData()))
 
 
 def test_alembic_is_not_imported_before_it_is_needed() -> None:
-    program = "import sys, faststream_outbox.storage.validation; sys.exit('alembic' in sys.modules)"
+    program = "import sys, faststream_outbox.storage.schema.validation; sys.exit('alembic' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Settlement
 from faststream_outbox.storage.cursor import MAX_SWEEP_INTERVAL, ClaimPlan
-from faststream_outbox.storage.statements import LANE_SETTINGS, Statement
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement
 from tests.backends import PostgresBackend
 from tests.storage.test_plans import explain
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from faststream_outbox.engine.handling import Handle as HandleRows
+from faststream_outbox.engine.handling import Handled
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
-from faststream_outbox.subscriber.events import Monitor
-from faststream_outbox.subscriber.handling import Handle as HandleRows
-from faststream_outbox.subscriber.handling import Handled
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
 
 Handle = Callable[[OutboxRow], Awaitable[Outcome]]

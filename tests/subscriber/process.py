@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import PostgresBackend
 from tests.subscriber.pipelines import one_by_one
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
-from faststream_outbox.storage.memory import MemoryStore
-from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.store import MemoryStore
 from tests.backends import MemoryBackend
 
 

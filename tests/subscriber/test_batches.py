@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from faststream_outbox.engine.dispatch.batch_limits import BatchLimits
+from faststream_outbox.engine.dispatch.batcher import Batcher
+from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.storage import Ack, Lease, NewRow, OutboxRow, Retry, Settlement
-from faststream_outbox.subscriber.company import Company
-from faststream_outbox.subscriber.gatherer import Gatherer
-from faststream_outbox.subscriber.ledger import Ledger
-from faststream_outbox.subscriber.outbasket import Outbasket
 from tests.backends import MemoryBackend
 
 _IDS = count(1)
@@ -35,77 +35,77 @@ def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
     return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, company=company)) for row in some]
 
 
-async def gather(gatherer: Gatherer) -> int:
+async def gather(batcher: Batcher) -> int:
     async with asyncio.timeout(5):
-        return len(await gatherer.gather())
+        return len(await batcher.gather())
 
 
 async def test_those_that_failed_together_come_in_halves() -> None:
     ledger = Ledger()
-    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
     admit(ledger, some := await rows(7))
-    assert await gather(gatherer) == 7
+    assert await gather(batcher) == 7
     for row in some:
         row.attempts_count = 1
-    gatherer.learn(failed(some, 7))
+    batcher.learn(failed(some, 7))
     admit(ledger, some)
-    assert [await gather(gatherer) for _ in range(3)] == [3, 3, 1]
-    gatherer.learn(failed(some[:3], 3))
+    assert [await gather(batcher) for _ in range(3)] == [3, 3, 1]
+    batcher.learn(failed(some[:3], 3))
     admit(ledger, some[:3])
-    assert [await gather(gatherer) for _ in range(3)] == [1, 1, 1]
+    assert [await gather(batcher) for _ in range(3)] == [1, 1, 1]
 
 
 async def test_fresh_rows_are_not_kept_small_for_the_sake_of_others() -> None:
     ledger = Ledger()
-    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
     suspicious, fresh = await rows(4), await rows(50)
-    gatherer.learn(failed(suspicious, 4))
+    batcher.learn(failed(suspicious, 4))
     admit(ledger, [*suspicious, *fresh])
-    assert [await gather(gatherer) for _ in range(3)] == [2, 2, 50]
+    assert [await gather(batcher) for _ in range(3)] == [2, 2, 50]
 
 
 async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
-    company = Company(100)
+    company = BatchLimits(100)
     one, two = await rows(2)
     for row in (one, two):
         company.failed(row.id, 10)
         assert company.limit(row) == 5
-    gatherer = Gatherer(Ledger(), max_records=100, max_wait=0.0)
-    gatherer.learn(failed([one, two], 10))
-    gatherer.learn([Settlement(one.lease, Ack()), *failed([two], 1)])
+    batcher = Batcher(Ledger(), max_records=100, max_wait=0.0)
+    batcher.learn(failed([one, two], 10))
+    batcher.learn([Settlement(one.lease, Ack()), *failed([two], 1)])
     ledger_rows = [one, two]
-    admit(gatherer._ledger, ledger_rows)
-    assert await gather(gatherer) == 2
+    admit(batcher._ledger, ledger_rows)
+    assert await gather(batcher) == 2
 
 
 async def test_what_failed_as_a_call_by_itself_stays_by_itself() -> None:
     """It is the one to blame, and fresh rows would fail with it each time that it is tried again."""
     ledger = Ledger()
-    gatherer = Gatherer(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
     [poison], fresh = await rows(1, attempts=2), await rows(50)
-    gatherer.learn(failed([poison], 1))
+    batcher.learn(failed([poison], 1))
     admit(ledger, [poison, *fresh])
-    assert [await gather(gatherer) for _ in range(2)] == [1, 50]
+    assert [await gather(batcher) for _ in range(2)] == [1, 50]
 
 
 @pytest.mark.parametrize(("deliveries", "limit"), [(1, 250), (2, 250), (3, 125), (4, 62), (9, 1), (10_000, 1)])
 async def test_deliveries_count_for_halvings_where_nothing_else_is_known(deliveries: int, limit: int) -> None:
     [row] = await rows(1, attempts=1)
     row.deliveries_count = deliveries
-    assert Company(500).limit(row) == limit
+    assert BatchLimits(500).limit(row) == limit
     row.attempts_count = 0
-    assert Company(500).limit(row) == 500, "it has not failed"
+    assert BatchLimits(500).limit(row) == 500, "it has not failed"
 
 
 async def test_a_suspect_is_alone() -> None:
     [row] = await rows(1)
     row.suspect = True
-    assert Company(500).limit(row) == 1
+    assert BatchLimits(500).limit(row) == 1
 
 
 async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faststream_outbox.subscriber.company._REMEMBERED", 3)
-    company = Company(100)
+    monkeypatch.setattr("faststream_outbox.engine.dispatch.batch_limits._REMEMBERED", 3)
+    company = BatchLimits(100)
     some = await rows(5)
     for row in some:
         company.failed(row.id, 10)
@@ -115,7 +115,7 @@ async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
     """A handler that waits for nothing keeps the event loop: what is not sent before it is sent after it."""
     ledger, events, arrived = Ledger(), list[str](), await rows(10)
-    gatherer = Gatherer(ledger, max_records=10, max_wait=0.0)
+    batcher = Batcher(ledger, max_records=10, max_wait=0.0)
 
     async def send() -> None:
         events.append("sent")
@@ -126,7 +126,7 @@ async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
         await asyncio.create_task(send())  # and its link sends in a task of its own
 
     async def handle() -> None:
-        await gatherer.gather()
+        await batcher.gather()
         events.append("handled")
 
     handling = asyncio.create_task(handle())
@@ -153,16 +153,16 @@ def settlements(count: int, group: int | None) -> list[Settlement]:
 
 
 def test_a_group_is_not_torn_apart() -> None:
-    basket = Outbasket(batch_size=4, flush_interval=0.0)
+    buffer = SettleBuffer(batch_size=4, flush_interval=0.0)
     put = [*settlements(3, None), *settlements(5, 1), *settlements(2, 2), *settlements(3, None)]
-    basket.put(put)
-    batches = [basket.take() for _ in range(3)]
+    buffer.put(put)
+    batches = [buffer.take() for _ in range(3)]
     assert [len(batch) for batch in batches] == [8, 4, 1]
     assert list(chain(*batches)) == put
 
 
 async def test_a_row_is_not_given_up_for_deliveries_in_company() -> None:
-    company = Company(8, max_deliveries=2)
+    company = BatchLimits(8, max_deliveries=2)
     one, two = await rows(2)
     for row in (one, two):
         row.deliveries_count = 3
@@ -176,7 +176,7 @@ async def test_a_row_is_not_given_up_for_deliveries_in_company() -> None:
 
 
 async def test_deliveries_tell_whether_a_row_was_alone_where_nothing_else_is_known() -> None:
-    company = Company(8, max_deliveries=2)
+    company = BatchLimits(8, max_deliveries=2)
     [row] = await rows(1, attempts=1)
     verdicts = []
     for row.deliveries_count in range(3, 8):

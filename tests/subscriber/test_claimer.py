@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox.engine.claim.idle_wait import IdleWait
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.storage import (
     Ack,
     Claim,
@@ -21,10 +23,8 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
-from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.ordering import RunClaim, RunSettlement
-from faststream_outbox.subscriber.pause import Pause
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend, MemoryBackend
 from tests.broker.brokers import until
 from tests.subscriber.pipelines import fill, one_by_one, running, until_empty
@@ -191,7 +191,7 @@ async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_nex
 async def test_a_retry_is_due_from_when_its_outcome_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from when the answer came, which a disk or a busy process may hold up."""
     expected: list[float] = []
-    monkeypatch.setattr(Pause, "expect", lambda _pause, seconds: expected.append(seconds))
+    monkeypatch.setattr(IdleWait, "expect", lambda _idle_wait, seconds: expected.append(seconds))
     backend = MemoryBackend()
     backend.store = backend.memory = store = WatchedStore()
     store.settling = 0.2

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
-from faststream_outbox.subscriber.events import Monitor, describe
 from tests.backends import Backend, MemoryBackend, everywhere
 from tests.subscriber.pipelines import Reports, fill, running, until_empty
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.storage import MemoryStore, StoreConnection
-from faststream_outbox.storage.memory_lane import MemoryConnection
-from faststream_outbox.subscriber.link import Link
+from faststream_outbox.storage.memory.lane import MemoryConnection
 
 
 class Counting(MemoryStore):
@@ -39,7 +39,7 @@ async def answer(_lane: StoreConnection) -> str:
 
 async def test_an_operation_that_never_ends_is_given_up_with_its_lane() -> None:
     store = Counting()
-    link = Link(store, limit=0.1)
+    link = ReconnectingLane(store, limit=0.1)
     assert await link.run(answer) == "here"
     with pytest.raises(TimeoutError, match="Nothing came within"):
         await link.run(silence)
@@ -51,7 +51,7 @@ async def test_an_operation_that_never_ends_is_given_up_with_its_lane() -> None:
 
 async def test_a_lane_that_cannot_be_opened_is_given_up() -> None:
     store = Counting()
-    link = Link(store, limit=0.1)
+    link = ReconnectingLane(store, limit=0.1)
     store.silent = True
     with pytest.raises(TimeoutError):
         await link.run(answer)
@@ -64,7 +64,7 @@ async def test_a_lane_that_cannot_be_opened_is_given_up() -> None:
 class Caller:
     """Somebody who is cancelled while an operation runs that is to end."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ReconnectingLane) -> None:
         self._link = link
         self._begun, self._let = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
@@ -95,7 +95,7 @@ class Caller:
 
 async def test_who_is_cancelled_meanwhile_gets_what_came_and_goes_no_further() -> None:
     store = Counting()
-    link = Link(store)
+    link = ReconnectingLane(store)
     caller = Caller(link)
     with pytest.raises(asyncio.CancelledError):
         await caller.be_cancelled()
@@ -108,7 +108,7 @@ async def test_who_is_cancelled_meanwhile_gets_what_came_and_goes_no_further() -
 
 async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
     store = Counting()
-    link = Link(store)
+    link = ReconnectingLane(store)
     caller = Caller(link)
     caller.error = ConnectionError("gone")
     with pytest.raises(ConnectionError, match="gone"):
@@ -118,7 +118,7 @@ async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
 
 async def test_who_is_cancelled_twice_waits_no_longer() -> None:
     store = Counting()
-    link = Link(store)
+    link = ReconnectingLane(store)
     call = asyncio.create_task(link.run(silence, to_its_end=True))
     while not store.opened:
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow
-from faststream_outbox.subscriber.wakeup import Wakeup
+from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import PostgresBackend
 from tests.ears import LISTENERS, Bell, Reports
 from tests.pooler import pooling

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import Backend
 from tests.subscriber.pipelines import Reports, fill, one_by_one
 

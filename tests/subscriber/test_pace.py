@@ -3,59 +3,59 @@
 import asyncio
 from collections import Counter
 
+from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
-from faststream_outbox.subscriber.pace import Pace
 from tests.backends import PostgresBackend
 from tests.subscriber.pipelines import Reports, fill, running, until_empty
 
 
 def test_fast_handlers_are_given_a_batch_ahead() -> None:
-    pace = Pace(max_workers=4, most=200)
-    assert (pace.capacity, pace.refill_at) == (200, 102)
+    prefetch = Prefetch(max_workers=4, most=200)
+    assert (prefetch.capacity, prefetch.refill_at) == (200, 102)
     for _ in range(100):
-        pace.observe(0.0001)
-    assert pace.capacity == 200
+        prefetch.observe(0.0001)
+    assert prefetch.capacity == 200
 
 
 def test_before_anything_is_known_there_are_not_too_many() -> None:
-    pace = Pace(max_workers=1, most=500)
-    assert pace.capacity == 201
-    pace.observe(0.0001)
-    assert pace.capacity == 500
+    prefetch = Prefetch(max_workers=1, most=500)
+    assert prefetch.capacity == 201
+    prefetch.observe(0.0001)
+    assert prefetch.capacity == 500
 
 
 def test_slow_handlers_are_given_a_row_when_they_are_free() -> None:
-    pace = Pace(max_workers=4, most=200)
-    pace.observe(10.0)
-    assert (pace.capacity, pace.refill_at) == (4, 3)
+    prefetch = Prefetch(max_workers=4, most=200)
+    prefetch.observe(10.0)
+    assert (prefetch.capacity, prefetch.refill_at) == (4, 3)
 
 
 def test_in_between_it_is_half_a_second_of_work() -> None:
-    pace = Pace(max_workers=4, most=200)
-    pace.observe(0.1)
-    assert (pace.capacity, pace.refill_at) == (24, 14)
+    prefetch = Prefetch(max_workers=4, most=200)
+    prefetch.observe(0.1)
+    assert (prefetch.capacity, prefetch.refill_at) == (24, 14)
 
 
 def test_runs_of_one_key_take_a_tenth_of_a_second() -> None:
-    pace = Pace(max_workers=4, most=200)
-    pace.observe(0.01)
-    assert pace.run_length == 10
-    pace.observe(60.0)
-    assert pace.run_length == 1
-    assert Pace(max_workers=1, most=200, max_records=50).run_length >= 50
+    prefetch = Prefetch(max_workers=4, most=200)
+    prefetch.observe(0.01)
+    assert prefetch.run_length == 10
+    prefetch.observe(60.0)
+    assert prefetch.run_length == 1
+    assert Prefetch(max_workers=1, most=200, max_records=50).run_length >= 50
 
 
 def test_one_slow_row_is_soon_forgotten() -> None:
-    pace = Pace(max_workers=1, most=200)
-    pace.observe(60.0)
-    assert pace.capacity == 1
+    prefetch = Prefetch(max_workers=1, most=200)
+    prefetch.observe(60.0)
+    assert prefetch.capacity == 1
     for _ in range(60):
-        pace.observe(0.001)
-    assert pace.capacity == 200
+        prefetch.observe(0.001)
+    assert prefetch.capacity == 200
 
 
 def test_more_workers_than_a_batch() -> None:
-    assert Pace(max_workers=500, most=1000).capacity == 1000
+    assert Prefetch(max_workers=500, most=1000).capacity == 1000
 
 
 async def test_rows_behind_a_slow_one_are_left_to_others(postgres: PostgresBackend) -> None:

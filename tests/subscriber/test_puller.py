@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from faststream_outbox.engine.pull import Puller
 from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Retry
-from faststream_outbox.subscriber.puller import Puller
 from tests.backends import Backend, PostgresBackend
 from tests.subscriber.pipelines import Reports, fill
 from tests.subscriber.slow_store import SlowBackend

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox.engine.handling import Handled
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.settle import settle_retries, settler
 from faststream_outbox.storage import (
     Ack,
     Dead,
@@ -19,12 +22,9 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
-from faststream_outbox.storage.memory import MemoryStore
-from faststream_outbox.storage.memory_lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.storage.ordering import AnySettlement
-from faststream_outbox.subscriber import refusals, settler
-from faststream_outbox.subscriber.handling import Handled
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
 from tests.backends import MemoryBackend
 from tests.subscriber.pipelines import Reports, fill, running, until_empty
 
@@ -163,7 +163,7 @@ async def test_what_is_refused_does_not_hold_up_the_others(
     backend: ScribeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused ones stand first, one row a statement: the others are written all the same."""
-    monkeypatch.setattr(refusals, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settle_retries, "_PAUSE_SECONDS", 0.01)
     backend.scribe.refuse = lambda outcome: isinstance(outcome, Dead)
     await fill(backend, 10)
     reports, handled = Reports(), Counter[int]()
@@ -187,7 +187,7 @@ async def test_what_is_refused_does_not_hold_up_the_others(
 async def test_what_is_refused_for_good_is_written_when_it_is_no_longer(
     backend: ScribeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settle_retries, "_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(settler, "_PUT_OFF_SECONDS", 0.05)
     backend.scribe.refuse = lambda outcome: isinstance(outcome, Dead)
     await fill(backend, 1)
@@ -208,7 +208,7 @@ async def test_what_is_refused_for_good_is_written_when_it_is_no_longer(
 async def test_a_row_of_which_everything_is_refused_is_left_to_its_lease(
     backend: ScribeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settle_retries, "_PAUSE_SECONDS", 0.01)
     backend.scribe.refuse = lambda _outcome: True
     await fill(backend, 1)
     reports = Reports()

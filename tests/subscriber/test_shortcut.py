@@ -19,7 +19,7 @@ from faststream_outbox import OutboxBroker, OutboxResponse, make_outbox_table
 from faststream_outbox._faststream import SubscriberUsecase
 from faststream_outbox.annotations import ContextRepo, Logger, OutboxMessage
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.subscriber.shortcut import Shortcut, is_straight
+from faststream_outbox.subscriber.fast_path.fast_path import FastPath, is_straight
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
@@ -94,7 +94,7 @@ class End:
     seen: Any
 
 
-async def opened(broker: OutboxBroker) -> tuple[OutboxSubscriber, Shortcut]:
+async def opened(broker: OutboxBroker) -> tuple[OutboxSubscriber, FastPath]:
     """Start a broker's one subscriber as far as FastStream does, and prepare its short way."""
     subscriber = broker.subscribers[0]
     assert isinstance(subscriber, OutboxSubscriber)
@@ -102,7 +102,7 @@ async def opened(broker: OutboxBroker) -> tuple[OutboxSubscriber, Shortcut]:
     await SubscriberUsecase.start(subscriber)
     assert is_straight(subscriber.calls, subscriber.ack_policy)
     config = subscriber._outer_config
-    shortcut = Shortcut(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
+    shortcut = FastPath(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
     assert shortcut.is_open
     return subscriber, shortcut
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
+from faststream_outbox.engine import shutdown
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, MemoryStore, OutboxRow, Outcome
-from faststream_outbox.subscriber import ending
-from faststream_outbox.subscriber.pipeline import Pipeline
 from tests.backends import Backend, MemoryBackend
 from tests.subscriber.pipelines import Reports, fill, one_by_one, running
 from tests.subscriber.slow_store import SlowBackend
@@ -135,7 +135,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_subscr
 
 
 async def test_a_handler_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(shutdown, "_LAST_WORDS", 0.1)
     backend, reports = MemoryBackend(), Reports()
     await fill(backend, 1)
     started, end = asyncio.Event(), asyncio.Event()

@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from faststream_outbox.embedded import Database
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.storage import Ack, Listening, MemoryStore, NewRow, OutboxRow, Outcome, PostgresStore
-from faststream_outbox.subscriber.pipeline import Pipeline, PipelineOptions
-from faststream_outbox.subscriber.wakeup import Wakeup
+from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 from tests.ears import LISTENERS, Bell, Ears, Reports
 from tests.subscriber.pipelines import one_by_one

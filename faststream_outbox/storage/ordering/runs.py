@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faststream_outbox.storage.ordering.cursor import KeyPlan
+from faststream_outbox.storage.ordering.key_cursor import KeyPlan
 from faststream_outbox.storage.outcomes import Ack, Outcome, Settlement, blocks_its_key
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 

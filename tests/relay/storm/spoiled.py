@@ -77,7 +77,7 @@ def stalls(relay: Relay) -> None:
     async def start_to_stall() -> None:
         await start()
         assert relay._pipeline is not None
-        relay._pipeline._keeper.renew = do_not_renew  # type: ignore[method-assign] # or no lease would be lost
+        relay._pipeline._lease_renewer.renew = do_not_renew  # type: ignore[method-assign] # or no lease would be lost
 
     until = time.monotonic() + STALLING_SECONDS
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox import OutboxBroker
+from faststream_outbox.engine.handling import Handled
 from faststream_outbox.relay import Relay
 from faststream_outbox.storage import OutboxRow
-from faststream_outbox.subscriber.handling import Handled
 from tests.order.settings import QUEUE
 from tests.order.worker import OrderWorker
 from tests.relay.storm.settings import StormSettings

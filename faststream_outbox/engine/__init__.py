@@ -1,0 +1,1 @@
+"""The machine that consumes rows, without FastStream: claim, dispatch, settle."""

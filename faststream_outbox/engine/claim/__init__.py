@@ -1,0 +1,1 @@
+"""Lease rows, keep their leases, and give back rows that wait too long."""

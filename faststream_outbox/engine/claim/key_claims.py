@@ -1,0 +1,99 @@
+"""When to ask for rows with a key, and for how many keys: whoever has none must not pay for those who have."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from faststream_outbox.storage import StoreConnection
+from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, Ordering, OwnShards, RunClaim
+
+# While rows without a key are claimed one batch after the other, keys are looked for so often; and the other way round.
+LOOK_EVERY: Final = 0.05
+# At how many places suspects are remembered: the others are met again. And at how many they are looked for at a time.
+_MOST_PLACES: Final = 100
+_LOOKS: Final = 10
+# How much the length of a claim's runs counts against those before it.
+_WEIGHT: Final = 0.2
+
+
+class KeyClaims:
+    """A subscriber's view of the keys in its queues."""
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        *,
+        rows_per_key: int,
+        lease_seconds: float,
+        ordering: Ordering | None = None,
+        shards: OwnShards | None = None,
+    ) -> None:
+        self._fresh = KeyCursor(queues, ordering=ordering, shards=shards)
+        self._suspects = KeyCursor(queues, ordering=ordering, shards=shards)
+        self._rows_per_key = rows_per_key
+        self._lease_seconds = lease_seconds
+        self._length = 1.0
+        self._looked_at = -math.inf
+        # Where keys were met whose holder let its lease run out. A claim of fresh ones tells, and comes by every key;
+        # to look for them by themselves would be a walk through all keys, however large the backlog.
+        self._suspected: dict[tuple[str, KeyPosition], None] = {}
+
+    @property
+    def have_suspects(self) -> bool:
+        """Whether keys were met whose holder let its lease run out."""
+        return bool(self._suspected)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether it is time to look for runs."""
+        return not self._fresh.at_rest or time.monotonic() >= self._looked_at + LOOK_EVERY
+
+    @property
+    def more(self) -> bool:
+        """Whether another claim is likely to bring runs."""
+        return not self._fresh.at_rest
+
+    def sooner(self, due: float | None) -> float | None:
+        """Tell in how many seconds the next row is due: one without a key, due then, or the first of a run."""
+        return min((each for each in (due, self._fresh.next_due) if each is not None), default=None)
+
+    def restart(self) -> None:
+        """Look again: rows may have come, or time has passed."""
+        self._fresh.restart()
+
+    async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
+        """Claim runs for about so many rows, each of so many at most."""
+        self._looked_at = time.monotonic()
+        keys = max(1, int(room / max(1.0, self._length)))
+        claim = await lane.claim_runs(
+            self._fresh,
+            keys=keys,
+            rows_per_key=min(self._rows_per_key, run_length),
+            lease_seconds=self._lease_seconds,
+        )
+        if claim.suspects and len(self._suspected) < _MOST_PLACES:
+            self._suspected[claim.plan.queue, claim.plan.after] = None
+        if claim.runs:
+            length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
+            self._length += _WEIGHT * (length - self._length)
+        return claim
+
+    async def claim_suspect(self, lane: StoreConnection) -> RunClaim | None:
+        """Claim one key whose lease ran out, at one of the places where such were met; None where there are none.
+
+        What may have been with its head will come alone, too.
+        """
+        for place in list(self._suspected)[:_LOOKS]:
+            self._suspects.go_to(*place)
+            claim = await lane.claim_runs(
+                self._suspects,
+                keys=1,
+                rows_per_key=self._rows_per_key,
+                lease_seconds=self._lease_seconds,
+                suspects=True,
+            )
+            if claim.runs:
+                return claim
+            del self._suspected[place]
+        return None

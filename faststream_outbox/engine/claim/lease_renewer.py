@@ -1,0 +1,40 @@
+"""Keeps the leases of rows in hand alive, so that a lease can be short and a handler still take its time."""
+
+import asyncio
+import time
+from typing import Final
+
+from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
+from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.loop import Loop
+
+# A renewal may fail, and the next one too, before a lease is lost.
+_RENEWALS_PER_LEASE: Final = 3
+
+
+class LeaseRenewer(Loop):
+    """Renews all leases in one statement, three times in the life of one."""
+
+    failure_event = "renew_failed"
+    task = "Renewing leases"
+
+    def __init__(self, link: ReconnectingLane, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
+        super().__init__(monitor)
+        self._link = link
+        self._ledger = ledger
+        self._lease_seconds = lease_seconds
+
+    async def step(self) -> None:
+        """Wait for a third of a lease, then renew."""
+        await asyncio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Renew what is in hand; what was lost keeps its old end, past which it is not started."""
+        leases = self._ledger.leases()
+        if not leases:
+            return
+        began = time.monotonic()
+        renewed = await self._link.run(lambda lane: lane.renew(leases, lease_seconds=self._lease_seconds))
+        self._ledger.extend(renewed, began + self._lease_seconds)

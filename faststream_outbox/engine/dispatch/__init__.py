@@ -1,0 +1,1 @@
+"""Hand claimed rows to workers, which call the handler."""

@@ -1,0 +1,69 @@
+"""One of a subscriber's two connections: opened when it is needed, and opened anew after it failed."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Final, TypeVar
+
+from faststream_outbox.runtime.timeouts import within
+from faststream_outbox.storage import OutboxRow, Store, StoreConnection
+
+T = TypeVar("T")
+
+# How long to wait for a lane to be closed that is thrown away; the server need not be asked.
+_CLOSING_LIMIT: Final = 2.0
+
+
+class ReconnectingLane:
+    """Runs operations on a lane of its own, one at a time; whoever shares it waits for its turn."""
+
+    def __init__(self, store: Store, *, limit: float = 30.0, row_type: type[OutboxRow] = OutboxRow) -> None:
+        self._store = store
+        self._row_type = row_type
+        self._limit = limit
+        self._turn = asyncio.Lock()
+        self._lane: StoreConnection | None = None
+        self._took = 0.0
+        self._stack = AsyncExitStack()
+
+    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]], *, to_its_end: bool = False) -> T:
+        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in.
+
+        With `to_its_end`, whoever is cancelled meanwhile is so only after what it brought was returned.
+        """
+        async with self._turn:
+            try:
+                if self._lane is None:
+                    self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
+                    self._lane.row_type = self._row_type
+                sent_at = time.monotonic()
+                # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
+                result = await within(self._limit, _run(operation, self._lane), to_its_end=to_its_end)
+            except BaseException as error:
+                with suppress(TimeoutError):
+                    await within(_CLOSING_LIMIT, self._close(error))
+                raise
+            self._took = time.monotonic() - sent_at
+            return result
+
+    def left_of(self, seconds: float) -> float:
+        """Tell what is left of a time that began with the last operation; its answer may have come late."""
+        return max(0.0, seconds - self._took)
+
+    async def close(self) -> None:
+        """Give the lane back."""
+        async with self._turn:
+            await self._close(None)
+
+    async def _close(self, error: BaseException | None) -> None:
+        stack, self._stack, self._lane = self._stack, AsyncExitStack(), None
+        try:
+            await stack.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except BaseException as closing:
+            if error is None or isinstance(closing, asyncio.CancelledError):
+                raise
+
+
+async def _run(operation: Callable[[StoreConnection], Awaitable[T]], lane: StoreConnection) -> T:
+    return await operation(lane)

@@ -1,0 +1,1 @@
+"""Write what became of rows back to the table, in batches."""

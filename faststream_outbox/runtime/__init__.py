@@ -1,0 +1,1 @@
+"""What every background part is made of: a loop, time limits, and a way to report what happens."""

@@ -1,0 +1,58 @@
+"""What an error of the database concerns, and what to do about it."""
+
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+_MIGRATE: Final = (
+    "Create or migrate the tables (Alembic, or metadata.create_all); "
+    "`await broker.validate_schema()` tells what is missing, and the DDL that mends it."
+)
+_CREDENTIALS: Final = "Check the user and the password in the engine's URL."
+_ADVICE: Final = {
+    "42P01": _MIGRATE,
+    "42703": _MIGRATE,
+    "42501": "Grant the role what a consumer needs: see 'the tables' in the documentation.",
+    "28P01": _CREDENTIALS,
+    "28000": _CREDENTIALS,
+    "3D000": "Check the database's name in the engine's URL.",
+    "53300": "The server has no connection left: lower pool_size, or raise max_connections.",
+    "25006": "The server, or the role, is read-only: connect to the primary.",
+}
+
+
+def advice(error: BaseException | None) -> str:
+    """Say what to do about an error, with a space in front; nothing where there is nothing to say."""
+    if error is None:
+        return ""
+    text = _ADVICE.get(sqlstate(error), "")
+    if not text and isinstance(error, OSError) and error.errno is not None:
+        text = "Is the server running, and are the host and the port of the engine's URL right?"
+    return f" {text}" if text else ""
+
+
+# Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
+# trigger's veto (P0); and a batch that takes too long (57014), of which a half may not.
+_ROW_ERRORS: Final = ("22", "23", "54", "57014", "P0")
+# What drivers raise, without a code, for a value that they cannot even send.
+_CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
+
+
+def concerns_rows(error: BaseException) -> bool:
+    """Tell whether an error is about what was sent, so that less of it may pass."""
+    state = sqlstate(error)
+    return state.startswith(_ROW_ERRORS) or (not state and _is_client_error(error))
+
+
+def _is_client_error(error: BaseException) -> bool:
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    return isinstance(error, _CLIENT_ERRORS) or type(error).__name__ == "DataError"
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return the five characters by which Postgres names an error; empty where there are none."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) else ""

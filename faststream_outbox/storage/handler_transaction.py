@@ -1,0 +1,187 @@
+"""A transaction that a handler writes in and only we commit; and the one that deletes the rows it handled."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+
+from faststream_outbox.storage.commits import is_strict
+from faststream_outbox.storage.errors import sqlstate
+from faststream_outbox.storage.rows import Lease, NewRow
+
+# A session that is used after its handler has ended would open a transaction that nobody commits.
+# The keyword is as old as SQLAlchemy 2.0.22.
+_KEYWORD: Final = "close_resets_only"
+USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
+
+_FAILED_TRANSACTION: Final = "25P02"
+# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, but by this guard.
+_GUARDED: Final = "faststream_outbox.guarded"
+
+
+class GuardedTransaction:
+    """Begins a session's transaction, refuses to let others commit it, and tells whether it is still the same at last.
+
+    Example:
+        transaction = GuardedTransaction(session)
+        ...  # the handler
+        if await transaction.commit(last_words):
+            ...  # committed, together with what `last_words` wrote
+
+    """
+
+    def __init__(self, session: AsyncSession) -> None:
+        self.session = session
+        sync_session = session.sync_session
+        self._root = sync_session.get_transaction() or sync_session.begin()
+        self._connections: set[Connection] = set()
+        sync_session.info[_GUARDED] = self
+
+    async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
+        """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
+
+        Whatever it raises, nothing was committed, unless the connection was lost while it was being done.
+        """
+        try:
+            if not self._is_open():
+                raise RuntimeError(_ENDED)
+            await self.session.flush()
+            try:
+                agreed = await last_words()
+            except DBAPIError as error:
+                if sqlstate(error) == _FAILED_TRANSACTION:
+                    raise RuntimeError(_ENDED) from error
+                raise
+            if agreed:
+                self.session.sync_session.info.pop(_GUARDED, None)
+                await self.session.commit()
+            return agreed
+        finally:
+            await self.rollback()
+
+    async def rollback(self) -> None:
+        """Undo all that was not committed, and give the connection back."""
+        try:
+            await self.session.close()
+        except Exception:  # noqa: BLE001 - whatever it is, the connection must not stay with us
+            await self.session.run_sync(self._throw_away)
+
+    def begun(self, connection: Connection) -> None:
+        """Hear of a connection on which the transaction, or a savepoint of it, begins."""
+        self._connections.add(connection)
+
+    def _throw_away(self, _session: Session) -> None:
+        """Disconnect, which undoes as much: something that the handler has left behind still uses the connection."""
+        for connection in self._connections:
+            with suppress(Exception):
+                connection.invalidate()
+            with suppress(Exception):
+                connection.close()
+
+    def _is_open(self) -> bool:
+        return self._root.is_active and self.session.sync_session.get_transaction() is self._root
+
+
+_ENDED: Final = (
+    "The transaction of the handler's session failed or was ended in the handler, and what was written in it is gone. "
+    "The message was not handled. To undo a part, or to go on after an error of the database, write it inside `async "
+    "with session.begin_nested()`."
+)
+
+
+def _refuse_commit(session: Session) -> None:
+    if _GUARDED in session.info and not session.in_nested_transaction():
+        raise RuntimeError(
+            "This session is committed when the handler has returned, together with the record that its message was "
+            "handled. A commit before that would keep one half of what it does if the rest fails: remove "
+            "session.commit() and session.begin(), and use flush() to see what was written."
+        )
+
+
+def _guard_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Refuse the commit of a guarded session's connection too, of which the session would not hear."""
+
+    def refuse(connection: Connection) -> None:
+        try:
+            _refuse_commit(session)
+        except RuntimeError:
+            # An error at this point leaves SQLAlchemy unaware of what is open, and the pool would hand it on.
+            connection.invalidate()
+            raise
+
+    if _GUARDED in session.info:
+        session.info[_GUARDED].begun(connection)
+        if not transaction.nested:
+            event.listen(connection, "commit", refuse)
+
+
+# On the class, once, and so on every session there is. Before what an application does as a transaction begins: should
+# it have to begin again, nothing was done in it.
+event.listen(Session, "before_commit", _refuse_commit)
+event.listen(Session, "after_begin", _guard_connection, insert=True)
+
+
+# Deletes rows, and inserts others, in a session's transaction; tells which leases held.
+# With a head, its lease covers all of them.
+Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow], Lease | None], Awaitable[bool]]
+# Locks the rows on a connection where a transaction has just begun.
+Lock = Callable[[Connection], None]
+
+# A renewal came between the transaction's snapshot and its lock. The next one is a third of a lease away.
+_SERIALIZATION_FAILURE: Final = "40001"
+_ATTEMPTS: Final = 3
+
+
+class SharedTransaction(GuardedTransaction):
+    """Either the handler's writes are there and its rows are not, or the other way round."""
+
+    def __init__(self, session: AsyncSession, delete: Delete, lock: Lock) -> None:
+        super().__init__(session)
+        self._delete = delete
+        self._lock = lock
+
+    def begun(self, connection: Connection) -> None:
+        """Lock the rows first, if the transaction's isolation is so strict that it could not delete them otherwise.
+
+        It could not after a renewal of their leases. A row that is locked is not renewed, and nobody else gets it.
+        Another engine that the handler uses beside ours has no part in that: its lock would keep us from the rows.
+        """
+        first = connection not in self._connections
+        super().begun(connection)
+        if first and connection.engine is self.session.sync_session.bind and is_strict(connection):
+            self._lock_first(connection, _ATTEMPTS)
+
+    def _lock_first(self, connection: Connection, attempts: int) -> None:
+        try:
+            self._lock(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != _SERIALIZATION_FAILURE or attempts == 1:
+                raise
+            _begin_again(connection)
+            self._lock_first(connection, attempts - 1)
+
+    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
+        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False.
+
+        The rows of a run are covered by the lease of its head.
+        """
+        return await self.commit(partial(self._settle, leases, outputs, head))
+
+    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None) -> bool:
+        return await self._delete(self.session, leases, outputs, head)
+
+
+def _begin_again(connection: Connection) -> None:
+    """Get a transaction a newer snapshot while nothing was done in it, but what the engine's listeners did."""
+    try:
+        connection.connection.rollback()
+        connection.dispatch.begin(connection)
+    except BaseException:
+        connection.invalidate()  # SQLAlchemy does not know what came of it, and the pool must not hand it on
+        raise

@@ -1,0 +1,234 @@
+"""One lane to a store in memory: the same operations as on Postgres, on rows in a dict."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.contract import (
+    Claim,
+    QueueStats,
+    StoreConnection,
+)
+from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.memory.runs import MemoryRuns
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor
+from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
+from faststream_outbox.storage.ordering.states import BLOCKED, state_of
+from faststream_outbox.storage.outcomes import (
+    Ack,
+    Dead,
+    Outcome,
+    Park,
+    Retry,
+    Settled,
+    Settlement,
+)
+from faststream_outbox.storage.rows import Lease, OutboxRow
+
+if TYPE_CHECKING:
+    from faststream_outbox.storage.memory.store import MemoryStore
+
+_NO_LEASE: Final = float("-inf")
+
+
+class MemoryConnection(StoreConnection):
+    """One lane to a `MemoryStore`."""
+
+    def __init__(self, store: "MemoryStore") -> None:
+        self._store = store
+        self._runs = MemoryRuns(store, self._apply)
+
+    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+        """Lease up to `limit` due rows."""
+        check_count("limit", limit)
+        began, now = time.monotonic(), self._store.clock()
+        plan = cursor.plan(limit, began)
+        ready: list[OutboxRow] = []
+        for queue, quota in zip(plan.queues, plan.quotas, strict=True):
+            free = (row for row in self._due(queue, now) if row.acquired_token is None)
+            ready.extend(islice(free, min(quota, limit - len(ready))))
+        rows = self._lease(ready, lease_seconds, began, now)
+        rows.sort(key=attrgetter("position"))
+        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        return Claim(rows, began + lease_seconds, more)
+
+    async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
+        """Lease one row whose lease ran out."""
+        began, now = time.monotonic(), self._store.clock()
+        expired = [
+            row
+            for queue, end in cursor.reach.items()
+            for row in self._due(queue, now)
+            if row.acquired_token is not None and row.lease_expires_epoch <= now and row.position <= end
+        ]
+        expired.sort(key=attrgetter("lease_expires_epoch", "id"))
+        rows = self._lease(expired[:1], lease_seconds, began, now)
+        for row in rows:
+            row.suspect = True
+        return Claim(rows, began + lease_seconds, more=bool(rows))
+
+    async def claim_runs(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+    ) -> RunClaim:
+        """Lease keys, with the rows that are due."""
+        return self._runs.claim(
+            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
+        )
+
+    async def share_shards(
+        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
+    ) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
+        """Leave the holder's shards to others."""
+        self._store.shards.leave(holder.token, queues)
+
+    def _due(self, queue: str, now: float) -> list[OutboxRow]:
+        due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
+        return sorted((row for row in due if row.next_attempt_epoch <= now), key=attrgetter("position"))
+
+    def lease(self, row: OutboxRow, lease_seconds: float) -> OutboxRow:
+        """Lease one row of the store, whether it is due or not."""
+        [leased] = self._lease([row], lease_seconds, time.monotonic(), self._store.clock())
+        return leased
+
+    def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:
+        seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
+        for row in rows:
+            row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
+            row.deliveries_count += 1
+        # Copies: what a handler does to its row does not reach the store.
+        return [replace(row, claimed_at=began) for row in rows]
+
+    async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
+        """Lengthen leases."""
+        seconds = check_number("lease_seconds", lease_seconds)
+        held = {lease: row for lease in leases if (row := self._held(lease)) is not None}
+        for row in held.values():
+            row.lease_expires_epoch = self._store.clock() + seconds
+        return frozenset(held)
+
+    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
+        """Give back rows that were not started."""
+        released = set()
+        for given in rows:
+            row = self._held(given.lease)
+            if row is None or given.lease in released:
+                continue
+            released.add(given.lease)
+            row.deliveries_count -= 1
+            row.acquired_epoch = None
+            row.acquired_token = uuid4() if given.suspect else None
+            row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
+        return frozenset(released)
+
+    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+        """Write outcomes."""
+        everything = sorted(settlements, key=attrgetter("lease"))
+        runs = [each for each in everything if isinstance(each, RunSettlement)]
+        held = set(self._runs.settle(runs))
+        lost = {run.lease for run in runs} - held
+        settlements = [each for each in everything if isinstance(each, Settlement)]
+        torn = {s.group for s in settlements if s.group is not None and self._held(s.lease) is None}
+        for settlement in settlements:
+            lease, row = settlement.lease, self._held(settlement.lease)
+            if settlement.group in torn:
+                lost.add(lease)
+            elif row is not None:
+                self._apply(row, settlement.outcome)
+                held.add(lease)
+            elif lease not in held:  # the first verdict on a lease stands
+                lost.add(lease)
+        return Settled(frozenset(held), frozenset(lost))
+
+    def _apply(self, row: OutboxRow, outcome: Outcome) -> None:
+        now = self._store.clock()
+        match outcome:
+            case Ack(outputs):
+                del self._store.rows[row.id]
+                for output in outputs:
+                    self._store.add_unless_waiting(output)
+            case Dead():
+                self._store.bury(row, outcome)
+            case Park(dead):
+                self._store.park(row, dead)
+            case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
+                row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+                row.next_attempt_epoch = now + outcome.bounded_delay
+                row.attempts_count = attempts_count
+                if first_attempt_at is not None:
+                    row.first_attempt_epoch = first_attempt_at.timestamp()
+                elif row.first_attempt_epoch is None:
+                    row.first_attempt_epoch = now
+                row.last_attempt_epoch = now if last_attempt_at is None else last_attempt_at.timestamp()
+
+    def _held(self, lease: Lease) -> OutboxRow | None:
+        row = self._store.rows.get(lease.row_id)
+        return row if row is not None and row.acquired_token == lease.token else None
+
+    async def next_due(self, cursor: ClaimCursor) -> float | None:
+        """Tell in how many seconds the next free row is due."""
+        now = self._store.clock()
+        free = (
+            max(0.0, row.next_attempt_epoch - now)
+            for row in self._store.rows.values()
+            if row.queue in cursor.queues and row.entity_key is None and row.acquired_token is None
+        )
+        return min(free, default=None)
+
+    async def stats(self) -> list[QueueStats]:
+        """Count every queue's rows."""
+        queues = {row.queue for row in self._store.rows.values()} | {dead.row.queue for dead in self._store.dead}
+        return [self._queue_stats(queue) for queue in sorted(queues)]
+
+    def _queue_stats(self, queue: str) -> QueueStats:
+        now = self._store.clock()
+        rows = [row for row in self._store.rows.values() if row.queue == queue]
+        heads: dict[str, OutboxRow] = {}
+        for row in sorted(rows, key=attrgetter("id")):
+            if row.entity_key is not None:
+                heads.setdefault(row.entity_key, row)
+        head_states = [state_of(head, now) for head in heads.values()]
+        counts_as = [_counts_as(row, None if row.entity_key is None else heads[row.entity_key], now) for row in rows]
+        counts = Counter(counts_as)
+        due = [(row.next_attempt_epoch, counted) for row, counted in zip(rows, counts_as, strict=True)]
+        ready = [at for at, counted in due if counted == "ready"]
+        late = [at for at, counted in due if counted in ("ready", "in_flight", "expired")]
+        return QueueStats(
+            queue=queue,
+            ready=counts["ready"],
+            scheduled=counts["scheduled"],
+            in_flight=counts["in_flight"],
+            expired=counts["expired"],
+            blocked=counts["blocked"],
+            blocked_keys=sum(state in BLOCKED for state in head_states),
+            parked_keys=head_states.count("parked"),
+            dead=sum(dead.row.queue == queue for dead in self._store.dead),
+            oldest_ready_age=now - min(ready) if ready else None,
+            oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
+            oldest_due_age=now - min(late) if late else None,
+        )
+
+    async def ping(self) -> None:
+        """Return: memory answers."""
+
+
+def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
+    """Tell among which rows of its queue a row is counted; a row with a key depends on its head."""
+    state = state_of(row, now)
+    if state in ("in_flight", "expired"):
+        return state
+    if head is row and state == "parked":
+        return "blocked"
+    if head is not None and head is not row and state_of(head, now) != "ready":
+        return "blocked"
+    return "ready" if state == "ready" else "scheduled"

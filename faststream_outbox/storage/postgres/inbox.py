@@ -1,0 +1,123 @@
+"""What an inbox asks of Postgres: a message recorded in a transaction that its handler shares, and old records gone."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Table
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+
+from faststream_outbox.storage.commits import autocommits
+from faststream_outbox.storage.errors import sqlstate
+from faststream_outbox.storage.handler_transaction import USED_ONCE, GuardedTransaction
+from faststream_outbox.storage.postgres.drivers import Records, check_dialect, run_on
+from faststream_outbox.storage.postgres.statements.inbox import InboxStatements
+from faststream_outbox.storage.postgres.statements.rows import Statement
+from faststream_outbox.storage.schema.tables import check_table, make_inbox_table
+
+_SERIALIZATION_FAILURE: Final = "40001"
+
+
+class InboxStore:
+    """The records of one inbox table.
+
+    Example:
+        store = InboxStore(engine, inbox_table)
+        transaction = await store.begin("billing", "order-1")  # None: it was seen
+        if transaction is not None:
+            await transaction.end()
+
+    """
+
+    def __init__(self, engine: AsyncEngine | async_sessionmaker[Any], table: Table) -> None:
+        if not isinstance(engine, AsyncEngine | async_sessionmaker):
+            raise TypeError(
+                f"An inbox takes an AsyncEngine or an async_sessionmaker, not {type(engine).__name__}: "
+                "each message has a session of its own."
+            )
+        check_table("table", table, make_inbox_table)
+        self.table = table
+        self._sessions: Callable[[], AsyncSession]
+        if isinstance(engine, AsyncEngine):
+            self._sessions = async_sessionmaker(engine, expire_on_commit=False, **USED_ONCE)
+        else:
+            self._sessions = lambda: engine(**USED_ONCE)
+        self._check_bind()
+        self._statements = InboxStatements(table)
+
+    def _check_bind(self) -> None:
+        try:
+            engine = self._sessions().sync_session.get_bind(clause=self.table).engine
+        except UnboundExecutionError as error:
+            raise ValueError("The sessionmaker has no engine: async_sessionmaker(engine).") from error
+        check_dialect(engine.dialect)
+        if autocommits(engine):
+            raise ValueError(
+                "The engine commits each statement by itself (AUTOCOMMIT), so that nothing could be rolled back "
+                "together: give the inbox an engine with transactions."
+            )
+
+    async def begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
+        """Open a transaction that records a message; None if it is recorded already.
+
+        While another transaction is recording the same message, this waits for it to end.
+        """
+        try:
+            return await self._begin(consumer, message_id)
+        except DBAPIError as error:
+            if sqlstate(error) != _SERIALIZATION_FAILURE:
+                raise
+        # Under stricter isolation than Postgres' own, this is how one learns of a record made meanwhile. A new
+        # transaction sees it.
+        return await self._begin(consumer, message_id)
+
+    async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
+        session = self._sessions()
+        # Made first, so that it guards the connection as well.
+        transaction = InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
+        try:
+            if await self._run(session, self._statements.record, consumer, message_id):
+                return transaction
+        except BaseException:
+            await transaction.rollback()
+            raise
+        await transaction.rollback()
+        return None
+
+    async def _holds(self, session: AsyncSession, consumer: str, message_id: str) -> bool:
+        return bool(await self._run(session, self._statements.holds, consumer, message_id))
+
+    async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
+        """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
+        async with self._sessions() as session, session.begin():
+            # Two that clean up at a time would be told so as an error, under stricter isolation.
+            await self._connect(session, isolation_level="READ COMMITTED")
+            [[count]] = await self._run(session, self._statements.clean, consumer, retention.total_seconds(), limit)
+            return int(count)
+
+    async def validate_schema(self) -> None:
+        """Compare the live table with what the statements need; needs Alembic."""
+        from faststream_outbox.storage.schema.validation import validate_tables  # noqa: PLC0415 - Alembic is optional
+
+        async with self._sessions() as session:
+            await validate_tables(await self._connect(session), [self.table])
+
+    async def _run(self, session: AsyncSession, statement: Statement, *args: Any) -> Records:
+        return await (await self._connect(session)).run_sync(run_on, statement, *args)
+
+    async def _connect(self, session: AsyncSession, **options: Any) -> AsyncConnection:
+        return await session.connection(bind_arguments={"clause": self.table}, execution_options=options or None)
+
+
+class InboxTransaction(GuardedTransaction):
+    """The transaction in which a message is recorded; its session is the handler's to write with."""
+
+    def __init__(self, session: AsyncSession, holds: Callable[[], Awaitable[bool]]) -> None:
+        super().__init__(session)
+        self._holds = holds
+
+    async def end(self) -> None:
+        """Commit the record and all that was written through the session, or raise with nothing committed."""
+        if not await self.commit(self._holds):
+            raise RuntimeError("The record of the message is gone: the handler deleted it, and nothing was committed.")

@@ -1,0 +1,1 @@
+"""The tables, and the check of live tables against them."""

@@ -1,0 +1,287 @@
+"""A defined table against the live one: every fault, with the DDL that mends it.
+
+Alembic says which columns are absent and which differ in type or nullability. What it does not compare, or compares by
+running expressions on the server (defaults, sequences, the primary key, all that makes an index), the catalogs tell.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Column, Connection, Index, MetaData, String, Table
+from sqlalchemy.types import TEXT, VARCHAR, NullType, TypeEngine
+
+from faststream_outbox.storage.schema.catalog import (
+    LiveColumn,
+    LiveIndex,
+    LiveTable,
+    read_table,
+    schema_exists,
+    taken_names,
+)
+from faststream_outbox.storage.schema.ddl import (
+    TableDdl,
+    create_table,
+    default_of,
+    index_body,
+    predicate_of,
+    quoted,
+    type_name,
+)
+from faststream_outbox.storage.schema.tables import STORAGE_OPTIONS
+
+# How Postgres writes back defaults that mean what ours mean.
+_SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
+_CONSTANT: Final = re.compile(r"\(?'?(-?\w+)'?\)?(?:::[\w ]+)?")
+_NULL: Final = re.compile(r"NULL(?:::.*)?")
+_NEXTVAL: Final = re.compile(r"nextval\('.+'::regclass\)")
+
+# What Postgres assumes of a table that does not say.
+_UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and the statements that put it right."""
+
+    problem: str
+    ddl: tuple[str, ...]
+
+    def __str__(self) -> str:
+        # A comment and statements, to be pasted as they are; a line break in a name must not end the comment.
+        return "\n".join([f"-- {' '.join(self.problem.split())}", *(f"{statement};" for statement in self.ddl)])
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was found: what fails, what vacuums too late, what leaves claims no room on their page."""
+
+    faults: list[Fault] = field(default_factory=list)
+    autovacuum: list[Fault] = field(default_factory=list)
+    fillfactor: list[Fault] = field(default_factory=list)
+
+
+def compare_tables(connection: Connection, tables: Iterable[Table]) -> Findings:
+    """Compare each table with the live one."""
+    findings = Findings()
+    for table in tables:
+        live = read_table(connection, table)
+        if live is None:
+            findings.faults.append(_absent_table(connection, table))
+            continue
+        comparison = _TableComparison(connection, table, live)
+        findings.faults.extend(comparison.faults())
+        findings.autovacuum.extend(comparison.storage_faults("autovacuum"))
+        findings.fillfactor.extend(comparison.storage_faults("fillfactor"))
+    return findings
+
+
+def _absent_table(connection: Connection, table: Table) -> Fault:
+    with_schema = bool(table.schema) and not schema_exists(connection, str(table.schema))
+    names = taken_names(connection, table.schema, _index_names(table))
+    ddl = create_table(table, with_schema=with_schema, taken_names=names)
+    return Fault(f"table {quoted(table.name, table.schema)} is missing", tuple(ddl))
+
+
+class _TableComparison:
+    """A table that is there: as defined, and as it stands."""
+
+    def __init__(self, connection: Connection, table: Table, live: LiveTable) -> None:
+        self._connection = connection
+        self._table = table
+        self._live = live
+        self._ddl = TableDdl(table, live)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what the table lacks, in an order in which the DDL can run."""
+        absent, wrong_type, wrong_nullability = _ask_alembic(self._connection, self._table, self._live)
+        columns = [(column, live) for column in self._table.columns if (live := self._live.columns.get(column.name))]
+        yield from (self._absent_column(column) for column in self._table.columns if column.name in absent)
+        yield from (self._wrong_type(column, live) for column, live in columns if column.name in wrong_type)
+        yield from self._primary_key_faults()
+        for column, live in columns:
+            yield from self._sequence_faults(column, live) if column.identity else self._default_faults(column, live)
+        yield from (self._wrong_nullability(column) for column, _ in columns if column.name in wrong_nullability)
+        yield from self._extra_column_faults()
+        yield from self._index_faults()
+
+    def storage_faults(self, prefix: str) -> Iterator[Fault]:
+        """Yield one fault for all storage options of this prefix that differ from the defined ones."""
+        wanted = {name: str(value) for name, value in self._table.info.get(STORAGE_OPTIONS, {}).items()}
+        if wanted:
+            wanted["autovacuum_enabled"] = "true"
+        found = {name: self._live.options.get(name, _UNSET_OPTIONS.get(name)) for name in wanted}
+        differing = {
+            name: value
+            for name, value in wanted.items()
+            if name.startswith(prefix) and _canonical_option(value) != _canonical_option(found[name])
+        }
+        if differing:
+            problem = ", ".join(f"{name} is {found[name] or 'not set'}" for name in differing)
+            yield self._fault(problem, self._ddl.set_options(differing))
+
+    def _fault(self, problem: str, *ddl: str) -> Fault:
+        return Fault(f"{self._ddl.name}: {problem}", ddl)
+
+    def _absent_column(self, column: Column[Any]) -> Fault:
+        filled = column.nullable or column.server_default is not None
+        hint = "" if filled else " (if there are rows, they need a value first)"
+        return self._fault(f"column {column.name} is missing{hint}", self._ddl.add_column(column))
+
+    def _wrong_type(self, column: Column[Any], live: LiveColumn) -> Fault:
+        problem = f"column {column.name} is {live.type}, not {type_name(column.type)}"
+        return self._fault(problem, self._ddl.change_type(column, live))
+
+    def _wrong_nullability(self, column: Column[Any]) -> Fault:
+        if column.nullable:
+            drop = self._ddl.alter_column(column.name, "DROP NOT NULL")
+            return self._fault(f"column {column.name} is NOT NULL, and must take NULL", drop)
+        return self._fault(f"column {column.name} takes NULL, and must not", *self._ddl.set_not_null(column))
+
+    def _default_faults(self, column: Column[Any], live: LiveColumn) -> Iterator[Fault]:
+        wanted = default_of(column)
+        set_default = self._ddl.alter_column(column.name, f"SET DEFAULT {wanted}" if wanted else "DROP DEFAULT")
+        if live.generated == "v":
+            yield self._fault(f"column {column.name} is generated", self._ddl.recreate_column(column))
+        elif live.generated:
+            release = self._ddl.alter_column(column.name, "DROP EXPRESSION")
+            yield self._fault(f"column {column.name} is generated", release, *([set_default] if wanted else []))
+        elif wanted is None and not column.nullable:
+            pass  # a default is never used: each INSERT of ours fills the column
+        elif _canonical_default(live.default) != _canonical_default(wanted):
+            problem = f"the default of column {column.name} is {live.default or 'missing'}, not {wanted or 'NULL'}"
+            yield self._fault(problem, set_default)
+
+    def _sequence_faults(self, column: Column[Any], live: LiveColumn) -> Iterator[Fault]:
+        sequence = live.sequence
+        if sequence is None or not (live.identity or _NEXTVAL.fullmatch(live.default or "")):
+            problem = f"column {column.name} is not drawn from a sequence"
+            yield self._fault(problem, *self._ddl.add_identity(column, live))
+            return
+        name = quoted(sequence.name, sequence.schema)
+        for wrong, problem, mending in (
+            (sequence.cache > 1, "hands out numbers ahead, so that they break the order of rows", "CACHE 1"),
+            (sequence.type != "bigint", f"ends where {sequence.type} does", "AS bigint"),
+            (sequence.cycles, "begins anew at its end", "NO CYCLE"),
+        ):
+            if wrong:
+                yield self._fault(f"sequence {name} {problem}", f"ALTER SEQUENCE {name} {mending}")
+        if sequence.increment < 0:
+            yield self._fault(f"sequence {name} counts down", *self._ddl.count_upwards(column, name))
+
+    def _primary_key_faults(self) -> Iterator[Fault]:
+        wanted = tuple(column.name for column in self._table.primary_key.columns)
+        found = next((index for index in self._live.indexes if index.primary), None)
+        if found is None or found.columns != wanted:
+            problem = f"the primary key is {found.definition if found else 'missing'}, not on {', '.join(wanted)}"
+            yield self._fault(problem, self._ddl.set_primary_key(found))
+
+    def _extra_column_faults(self) -> Iterator[Fault]:
+        for live in self._live.columns.values():
+            filled = live.default is not None or live.identity or live.generated
+            if live.name not in self._table.columns and live.not_null and not filled:
+                problem = f"column {live.name} is not ours and NOT NULL without a default, so no row can be added"
+                yield self._fault(problem, self._ddl.alter_column(live.name, "DROP NOT NULL"))
+
+    def _index_faults(self) -> Iterator[Fault]:
+        own = {live.name: live for live in self._live.indexes}
+        taken = taken_names(self._connection, self._live.schema, _index_names(self._table)) - own.keys()
+        for index in sorted(self._table.indexes, key=lambda index: str(index.name)):
+            if any(_fits(index, live) for live in self._live.indexes):
+                continue
+            create = self._ddl.create_index(index, taken)
+            wanted = f"{'unique ' if index.unique else ''}index {index_body(index)}"
+            namesake = own.get(str(index.name))
+            if namesake:
+                problem = f"{wanted} is missing; the one of its name is another, or invalid: {namesake.definition}"
+                yield self._fault(problem, self._ddl.drop_index(namesake), create)
+            else:
+                yield self._fault(f"{wanted} is missing", create)
+
+
+def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of the columns that are absent, of another type, of another nullability."""
+    # The copy holds only what is asked. With defaults in it Alembic would compare identities and sequences too, and
+    # fails on some pairs of them.
+    copy = MetaData()
+    bare = (Column(column.name, column.type, nullable=column.nullable) for column in table.columns)
+    Table(table.name, copy, *bare, schema=live.schema)
+    # Alembic speaks of the connection's default schema as None.
+    schema = None if live.schema == connection.dialect.default_schema_name else live.schema
+    absent: set[str] = set()
+    wrong_type: set[str] = set()
+    wrong_nullability: set[str] = set()
+
+    def include_name(name: str | None, type_: str, _parents: object) -> bool:
+        return name == {"schema": schema, "table": table.name}.get(type_, name)
+
+    def include_object(_item: object, name: str, type_: str, reflected: bool, found: object) -> bool:
+        if type_ == "column" and isinstance(found, Column) and isinstance(found.type, NullType):
+            wrong_type.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
+        return not reflected  # what is only in the database is the user's, and no news for the log
+
+    options = {
+        "include_schemas": True,
+        "include_name": include_name,
+        "include_object": include_object,
+        "compare_type": _differ,
+        "compare_server_default": False,
+    }
+    differences = compare_metadata(MigrationContext.configure(connection, opts=options), copy)
+    for difference in differences:
+        for change in difference if isinstance(difference, list) else [difference]:
+            match change:
+                case ("add_column", _, _, Column(name=name)):
+                    absent.add(name)
+                case ("modify_type", _, _, name, *_):
+                    wrong_type.add(name)
+                case ("modify_nullable", _, _, name, *_):
+                    wrong_nullability.add(name)
+    return absent, wrong_type, wrong_nullability
+
+
+def _differ(_context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
+    """Tell whether two types differ; Alembic alone takes an array for its element and overlooks a precision."""
+    if isinstance(wanted, String) and isinstance(found, String) and type(found) in {VARCHAR, TEXT}:
+        # A wider text holds all that ours holds.
+        return found.length is not None and (wanted.length is None or found.length < wanted.length)
+    # Microseconds are what a timestamp has without a precision. Any coarser, and `now()` may round into the future.
+    return type_name(found).replace("TIMESTAMP(6)", "TIMESTAMP") != type_name(wanted)
+
+
+def _canonical_default(expression: str | None) -> str | None:
+    if expression is None or _NULL.fullmatch(expression):
+        return None
+    constant = _CONSTANT.fullmatch(expression)
+    bare = constant[1] if constant else expression
+    return _SAME_DEFAULT.get(bare, bare)
+
+
+def _canonical_option(value: str | None) -> str | float | None:
+    if value is None:
+        return None
+    if value.lower() in {"true", "on", "yes"}:
+        return 1.0
+    if value.lower() in {"false", "off", "no"}:
+        return 0.0
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _fits(index: Index, live: LiveIndex) -> bool:
+    predicate = predicate_of(index)
+    return (
+        live.plain
+        and live.unique == bool(index.unique)
+        and live.columns == tuple(column.name for column in index.columns)
+        and live.predicate == (f"({predicate})" if predicate else None)
+    )
+
+
+def _index_names(table: Table) -> list[str]:
+    return [str(index.name) for index in table.indexes]

@@ -1,0 +1,63 @@
+"""Whether the live tables hold what the statements need: for a start-up hook or a health check to ask."""
+
+import warnings
+from collections.abc import Sequence
+
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+
+class OutboxSchemaWarning(UserWarning):
+    """The tables work, but slower than they should: storage options differ from those they were defined with."""
+
+
+async def validate_schema(
+    engine: AsyncEngine,
+    outbox_table: Table,
+    dlq_table: Table | None = None,
+    shards_table: Table | None = None,
+    *,
+    check_autovacuum: bool = False,
+) -> None:
+    """Raise one `RuntimeError` that lists all that the live tables lack, with the DDL that mends it.
+
+    Only the system catalogs are read. Columns and indexes of your own are welcome, as long as rows can be inserted
+    without them, and an index is known by what it does, not by its name. Storage options that differ from the defined
+    ones are an `OutboxSchemaWarning`; with `check_autovacuum=True` those of autovacuum are an error too.
+
+    Example:
+        await validate_schema(engine, outbox_table, dlq_table)
+
+    """
+    tables = [table for table in (outbox_table, dlq_table, shards_table) if table is not None]
+    async with engine.connect() as connection:
+        await validate_tables(connection, tables, check_autovacuum=check_autovacuum)
+
+
+async def validate_tables(
+    connection: AsyncConnection, tables: Sequence[Table], *, check_autovacuum: bool = False
+) -> None:
+    """Do the same for tables of any kind."""
+    try:
+        from faststream_outbox.storage.schema.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
+    except ImportError as error:
+        raise ImportError(
+            "validate_schema() compares the tables with Alembic, which cannot be imported: "
+            "pip install 'faststream-outbox[validate]'"
+        ) from error
+    found = await connection.run_sync(compare_tables, tables)
+    untuned = found.autovacuum if check_autovacuum else []
+    slow = found.fillfactor if check_autovacuum else [*found.fillfactor, *found.autovacuum]
+    if found.faults:
+        raise RuntimeError(
+            _message("Outbox schema mismatch: run this DDL, outside a transaction.", *found.faults, *untuned)
+        )
+    if untuned:
+        raise RuntimeError(_message("Outbox autovacuum not tuned: run this DDL.", *untuned))
+    if slow:
+        message = _message("Outbox storage options differ from the defined ones: run this DDL.", *slow)
+        warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
+
+
+def _message(*lines: object) -> str:
+    return "\n".join(map(str, lines))

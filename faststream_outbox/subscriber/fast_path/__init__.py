@@ -1,0 +1,1 @@
+"""The shortcut around FastStream's per-message machinery."""
