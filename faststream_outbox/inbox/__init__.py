@@ -1,4 +1,4 @@
-"""Messages from outside, each handled once: its id is recorded in the transaction of its handler."""
+"""Handles each message of other brokers once, by recording its id in the transaction of its handler."""
 
 from faststream_outbox.inbox.inbox import Inbox
 from faststream_outbox.inbox.middleware import InboxSession

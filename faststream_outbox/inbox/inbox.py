@@ -1,35 +1,31 @@
-"""The inbox: what a user makes once and gives to brokers, routers or subscribers as a middleware."""
+"""The inbox: made once, and given to brokers, routers or subscribers as a middleware."""
 
-import logging
-import time
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from faststream import AckPolicy, ContextRepo
-from faststream.message import StreamMessage
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from faststream_outbox._faststream import LoggerProto
 from faststream_outbox.inbox.consumer import Consumer, derived_consumer
-from faststream_outbox.inbox.ids import GetMessageId, find_message_id
 from faststream_outbox.inbox.middleware import InboxMiddleware
+from faststream_outbox.inbox.records import GetMessageId, InboxRecords
 from faststream_outbox.storage.checks import MAX_DELAY
-from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
-
-# Deleted at a time: some milliseconds' work.
-_CLEAN_BATCH: Final = 1000
+from faststream_outbox.storage.postgres.inbox import InboxStore
 
 
 class Inbox:
-    """Has each message handled once by a consumer, however often a broker delivers it.
+    """Lets a consumer handle each message once, however often a broker delivers it.
 
-    `consumer` names the handler, in the table and for good. An inbox with a name serves one handler (see `named`), or
-    of two that receive the same message one would skip it. Without a name it serves any number, each under a name of
-    its own: that of the function, with its module, and of the place it listens to (`service.bill@orders`). What is
-    older than `retention` is forgotten; a message that comes again after that is handled again. `message_id` tells what
-    a message is known by, instead of the id that a relay or its sender gave it, which counts where it returns None.
-    Every `clean_interval`, after a commit, some of the old records are deleted; None: never.
+    Args:
+        engine: The database, or a session factory of it.
+        table: The table of the records, from `make_inbox_table`.
+        consumer: The name of the handler in the table; never change it. A named inbox serves one handler (see `named`),
+            because of two handlers that receive the same message one would skip it. Without a name an inbox serves any
+            number of handlers, each under its function's name, module and destination (`service.bill@orders`).
+        retention: How long a record is kept; a message that is delivered again after that is handled again.
+        message_id: Returns the id of a message; where it returns None, the id of a relay or of the sender is used.
+        clean_interval: How often some old records are deleted, after a commit; None for never.
 
     Example:
         inbox = Inbox(engine, table=inbox_table)
@@ -47,26 +43,26 @@ class Inbox:
         *,
         table: Table,
         consumer: str | None = None,
-        # A week: longer than a broker that was down over a weekend takes to deliver again.
+        # A week: a broker that was down over a weekend delivers again within it.
         retention: timedelta = timedelta(days=7),
         message_id: GetMessageId | None = None,
         clean_interval: timedelta | None = timedelta(minutes=10),
     ) -> None:
-        self._store = InboxStore(engine, table)
-        self._retention = _check_time("retention", retention)
+        store = InboxStore(engine, table)
+        retention = _check_time("retention", retention)
         if message_id is not None and not callable(message_id):
-            raise TypeError(f"message_id is a function of the message, not {type(message_id).__name__}.")
-        self._message_id = message_id
-        self._clean_interval = None if clean_interval is None else _check_time("clean_interval", clean_interval)
-        self._take_name(consumer)
+            raise TypeError(f"message_id must be a function of the message, not {type(message_id).__name__}.")
+        interval = None if clean_interval is None else _check_time("clean_interval", clean_interval)
+        self._records = InboxRecords(store, retention=retention, get_message_id=message_id, clean_interval=interval)
+        self._set_consumer(consumer)
 
-    def _take_name(self, consumer: str | None) -> None:
+    def _set_consumer(self, consumer: str | None) -> None:
         self.consumer = consumer
         self._named = None if consumer is None else Consumer(consumer)
         self._served: dict[str, Consumer] = {} if self._named is None else {self._named.name: self._named}
 
     def named(self, consumer: str) -> Self:
-        """Make an inbox for another consumer, the same in all else.
+        """Return an inbox for another consumer, with the same options.
 
         Example:
             audit = inbox.named("audit")
@@ -74,29 +70,17 @@ class Inbox:
         """
         sibling = object.__new__(type(self))
         sibling.__dict__.update(self.__dict__)
-        sibling._take_name(consumer)
+        sibling._set_consumer(consumer)
         return sibling
 
     def __call__(self, msg: Any, /, *, context: ContextRepo) -> InboxMiddleware:
-        """Make the middleware of one delivery: FastStream calls this."""
-        return InboxMiddleware(self, msg, context=context)
-
-    async def begin(
-        self, consumer: Consumer, message: StreamMessage[Any], logger: LoggerProto | None
-    ) -> InboxTransaction | None:
-        """Open the transaction in which a message is handled; None if it was handled before."""
-        message_id = await find_message_id(message, self._message_id)
-        transaction = await self._store.begin(consumer.name, message_id)
-        if transaction is None and logger is not None:
-            extra = {"event": "inbox_skipped", "consumer": consumer.name, "inbox_id": message_id}
-            text = f"{consumer.name!r} has handled message {message_id!r} before: skipped."
-            logger.log(logging.INFO, text, extra=extra)
-        return transaction
+        """Return the middleware of one delivery; FastStream calls this."""
+        return InboxMiddleware(self._records, self.consumer_of, msg, context=context)
 
     async def clean(self) -> int:
-        """Delete all records of its consumer that are older than the retention, in small batches; return how many.
+        """Delete all records of the consumer that are older than the retention, in small batches; return how many.
 
-        An inbox without a name does so for the handlers that it has served in this process.
+        An inbox without a name does this for the handlers that it has served in this process.
 
         Example:
             await inbox.clean()  # from a scheduler, where no messages come for long
@@ -104,48 +88,30 @@ class Inbox:
         """
         total = 0
         for consumer in list(self._served.values()):
-            while count := await self._clean_batch(consumer):
+            while count := await self._records.clean_batch(consumer):
                 total += count
         return total
 
-    async def clean_when_due(self, consumer: Consumer, logger: LoggerProto | None) -> None:
-        """Delete a batch of old records if it is time to; a failure is said and no more."""
-        if self._clean_interval is None or time.monotonic() < consumer.clean_at:
-            return
-        # Set first: whoever comes meanwhile has nothing to do.
-        consumer.clean_at = time.monotonic() + self._clean_interval.total_seconds()
-        try:
-            if await self._clean_batch(consumer) == _CLEAN_BATCH:
-                consumer.clean_at = time.monotonic()  # there is more, for the next commit
-        except Exception as error:  # noqa: BLE001 - the message was handled, whatever this was
-            if logger is not None:
-                extra = {"event": "inbox_clean_failed", "consumer": consumer.name}
-                text = f"Old records of {consumer.name!r} could not be deleted, and will be later: {error!r}"
-                logger.log(logging.WARNING, text, extra=extra)
-
-    async def _clean_batch(self, consumer: Consumer) -> int:
-        return await self._store.clean(consumer.name, retention=self._retention, limit=_CLEAN_BATCH)
-
     async def validate_schema(self) -> None:
-        """Raise one `RuntimeError` that lists all that the live table lacks, with the DDL that mends it."""
-        await self._store.validate_schema()
+        """Raise one `RuntimeError` that lists all that the live table lacks, with the DDL that adds it."""
+        await self._records.store.validate_schema()
 
     def consumer_of(self, subscriber: Any) -> Consumer:
-        """Tell under which name a subscriber's messages are recorded; refuse one that would lose some."""
+        """Return the consumer for a subscriber's messages; raise for a subscriber that would lose some."""
         if subscriber.ack_policy is AckPolicy.ACK_FIRST:
             raise RuntimeError(
-                "This subscriber acks a message before it is handled, so one that fails is lost and the inbox is of no "
-                "use: declare it with ack_policy=AckPolicy.NACK_ON_ERROR."
+                "This subscriber acks a message before it is handled, so a message that fails is lost and the inbox is "
+                "useless: declare it with ack_policy=AckPolicy.NACK_ON_ERROR."
             )
-        consumer = self._named or derived_consumer(self._store.table, subscriber)
-        consumer.serve(subscriber)
+        consumer = self._named or derived_consumer(self._records.store.table, subscriber)
+        consumer.bind(subscriber)
         self._served[consumer.name] = consumer
         return consumer
 
 
 def _check_time(what: str, value: object) -> timedelta:
     if not isinstance(value, timedelta):
-        raise TypeError(f"{what} is a timedelta, not {type(value).__name__}: timedelta(days=…).")
+        raise TypeError(f"{what} must be a timedelta, such as timedelta(days=7), not {type(value).__name__}.")
     if not timedelta(0) < value <= MAX_DELAY:
-        raise ValueError(f"{what} lies between 0 and {MAX_DELAY.days} days, and {value!r} does not.")
+        raise ValueError(f"{what} is {value!r}: give more than 0 and at most {MAX_DELAY.days} days.")
     return value

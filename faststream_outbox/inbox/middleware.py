@@ -1,80 +1,91 @@
-"""What stands between a broker and a handler: the transaction they share, opened before the one and ended after."""
+"""The middleware of one delivery: opens the transaction before the handler, commits it after, and only then acks."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 from faststream import BaseMiddleware, ContextRepo
 from faststream.exceptions import AckMessage
-from faststream.message import SourceType, StreamMessage
+from faststream.message import AckStatus, SourceType, StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.context import OnTheLoop
-from faststream_outbox.inbox.verdicts import HeldAck
+from faststream_outbox.inbox.consumer import Consumer
+from faststream_outbox.inbox.records import InboxRecords
 from faststream_outbox.message import OutboxDelivery
-
-if TYPE_CHECKING:
-    from faststream_outbox.inbox.consumer import Consumer
-    from faststream_outbox.inbox.inbox import Inbox
-    from faststream_outbox.storage.postgres.inbox import InboxTransaction
+from faststream_outbox.storage.postgres.inbox import InboxTransaction
 
 _SESSION: Final = "inbox_session"
 _MESSAGE: Final = "inbox_message"
+# NATS has two ways to ack.
+_ACKS: Final[tuple[str, ...]] = ("ack", "ack_sync")
+_NOT_HANDLED: Final = (AckStatus.NACKED, AckStatus.REJECTED)
 
 
 def _no_session() -> NoReturn:
     raise RuntimeError(
-        "This handler asks for an InboxSession, and no inbox stands before it: give one to its broker or router, "
+        "This handler has a parameter InboxSession, and its broker has no inbox: give one to the broker or router, "
         "as middlewares=[inbox]."
     )
 
 
-def _second_session() -> NoReturn:
+def _refuse_outbox_session() -> NoReturn:
     raise RuntimeError(
-        "The message's own session (OutboxSession) is committed after the inbox's, and what it wrote would be lost by "
-        "a crash between the two: write through an InboxSession, or take the inbox off, which is not needed then."
+        "The session of the message (OutboxSession) is committed after the inbox's, and a crash between the two would "
+        "lose its writes: use an InboxSession, or remove the inbox, which an OutboxSession does not need."
     )
 
 
-# The session in which the message is recorded. The inbox commits it: a handler writes with it, and no more.
+# The session whose transaction records the message. Handlers write with it; the inbox commits it.
 InboxSession = Annotated[AsyncSession, OnTheLoop(_SESSION, initial=_no_session)]
 
 
 class InboxMiddleware(BaseMiddleware):
-    """One delivery of a message."""
+    """Handles one delivery of a message."""
 
-    def __init__(self, inbox: "Inbox", msg: Any, /, *, context: ContextRepo) -> None:
+    def __init__(
+        self,
+        records: InboxRecords,
+        consumer_of: Callable[[Any], Consumer],
+        msg: Any,
+        /,
+        *,
+        context: ContextRepo,
+    ) -> None:
         super().__init__(msg, context=context)
-        self._inbox = inbox
-        self._open: _Open | None = None
+        self._records = records
+        self._consumer_of = consumer_of
+        self._delivery: _Delivery | None = None
         self._skipped = False
 
     async def consume_scope(self, call_next: Any, msg: StreamMessage[Any]) -> Any:
-        """Call the handler in a transaction that records the message; not at all if it was seen."""
+        """Call the handler in a transaction that records the message, unless it was handled before."""
         if msg.source_type is SourceType.RESPONSE:
-            return await call_next(msg)  # the answer to a request of ours
-        consumer = self._check(msg)
-        transaction = await self._inbox.begin(consumer, msg, self.context.get_local("logger"))
+            return await call_next(msg)  # the response to a request of this application
+        consumer = self._find_consumer(msg)
+        transaction = await self._records.begin(consumer, msg, self.context.get_local("logger"))
         if transaction is None:
             self._skipped = True
-            await msg.ack()  # under AckPolicy.MANUAL nobody else would
-            raise AckMessage  # a return would publish it as an answer
-        # What the handler is given; a middleware may have passed on a copy.
+            await msg.ack()  # under AckPolicy.MANUAL FastStream does not
+            raise AckMessage  # a returned value would be published as an answer
+        # The message that the handler gets: a middleware may have replaced `msg` by a copy.
         message: StreamMessage[Any] = self.context.get_local("message")
-        opened = _Open(consumer, transaction, HeldAck(message), message.raw_message)
+        delivery = _Delivery(consumer, transaction, HeldAck(message), message.raw_message)
         if isinstance(message.raw_message, OutboxDelivery):
-            message.raw_message.open_session = _second_session
+            message.raw_message.open_session = _refuse_outbox_session
         with self.context.scopes(((_SESSION, transaction.session), (_MESSAGE, msg))):
             try:
                 result = await call_next(msg)
             except AckMessage:
-                await opened.commit()
+                await delivery.commit()
                 raise
             except BaseException:
-                await opened.rollback()
+                await delivery.rollback()
                 raise
-        # What the handler answers is published next. Only then comes the commit, so that no answer is lost.
-        self._open = opened
+        # FastStream publishes the handler's answer next; `__aexit__` commits after that, so that no answer is lost.
+        self._delivery = delivery
         return result
 
     async def __aexit__(
@@ -83,41 +94,77 @@ class InboxMiddleware(BaseMiddleware):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> bool | None:
-        """End the transaction, before the broker hears what became of the message."""
+        """Commit or roll back, before FastStream acks or nacks the message."""
         if self._skipped:
             return isinstance(exc_val, AckMessage)
-        if self._open is None:
+        if self._delivery is None:
             return False
-        if exc_type is not None or self._open.ack.refused:
-            await self._open.rollback()
+        if exc_type is not None or self._delivery.ack.refused:
+            await self._delivery.rollback()
             return False
-        await self._open.commit()
-        await self._inbox.clean_when_due(self._open.consumer, self.context.get_local("logger"))
+        await self._delivery.commit()
+        await self._records.clean_when_due(self._delivery.consumer, self.context.get_local("logger"))
         return False
 
-    def _check(self, msg: StreamMessage[Any]) -> "Consumer":
+    def _find_consumer(self, msg: StreamMessage[Any]) -> Consumer:
         handled: Any = self.context.get_local("message")
         subscriber: Any = self.context.get_local("handler_")
         if subscriber is None or handled is None or handled.raw_message is not msg.raw_message:
             raise RuntimeError(
                 "An inbox needs a handler, whose transaction it shares: get_one() and `async for` have none. "
-                "Give the subscriber a handler, or take the inbox off it."
+                "Give the subscriber a handler, or remove the inbox from it."
             )
         outer: Any = self.context.get_local(_MESSAGE)
         if outer is not None and outer.raw_message is msg.raw_message:
             raise RuntimeError(
-                "Two inboxes for one message would record it in two transactions: keep one of those that the broker, "
-                "its routers and its subscriber were given."
+                "Two inboxes would record one message in two transactions: remove all but one of the inboxes of the "
+                "broker, its routers and its subscriber."
             )
-        return self._inbox.consumer_of(subscriber)
+        return self._consumer_of(subscriber)
+
+
+class HeldAck:
+    """Holds back a handler's ack until the commit: after an ack the broker would not deliver a rolled back message.
+
+    A nack or a reject is sent at once, because the transaction is rolled back then.
+    """
+
+    def __init__(self, message: StreamMessage[Any]) -> None:
+        self._message = message
+        self._held: Callable[[], Awaitable[Any]] | None = None
+        # Methods that a middleware has set on this message.
+        self._overrides = {name: vars(message)[name] for name in _ACKS if name in vars(message)}
+        for name in _ACKS:
+            if hasattr(message, name):
+                vars(message)[name] = partial(self._hold, getattr(message, name))
+
+    async def _hold(self, ack: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> None:
+        self._held = self._held or partial(ack, *args, **options)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the handler has nacked or rejected the message."""
+        return self._message.committed in _NOT_HANDLED
+
+    def restore(self) -> None:
+        """Restore the message's own methods."""
+        for name in _ACKS:
+            vars(self._message).pop(name, None)
+        vars(self._message).update(self._overrides)
+
+    async def send(self) -> None:
+        """Restore the message's own methods, and ack it if the handler did."""
+        self.restore()
+        if self._held is not None:
+            await self._held()
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A message that is being handled."""
+class _Delivery:
+    """A message that is being handled, with its transaction."""
 
-    consumer: "Consumer"
-    transaction: "InboxTransaction"
+    consumer: Consumer
+    transaction: InboxTransaction
     ack: HeldAck
     raw_message: Any
 
@@ -130,18 +177,18 @@ class _Open:
         try:
             await self.transaction.end()
         except BaseException:
-            self.ack.drop()
+            self.ack.restore()
             raise
-        await self.ack.pass_on()
+        await self.ack.send()
 
     async def rollback(self) -> None:
-        self.ack.drop()
+        self.ack.restore()
         await self.transaction.rollback()
 
 
 def _check_answers(delivery: object) -> None:
     if isinstance(delivery, OutboxDelivery) and delivery.outputs:
         raise RuntimeError(
-            "What this handler answers would be written after the inbox's commit, and lost by a crash between the two: "
-            "publish it with `await broker.publish(…, session=session)`, through the handler's InboxSession."
+            "This handler's answer would be inserted after the inbox's commit, and a crash between the two would lose "
+            "it: publish it with `await broker.publish(…, session=session)`, through the handler's InboxSession."
         )

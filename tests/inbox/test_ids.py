@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from faststream.message import StreamMessage
 
-from faststream_outbox.inbox.ids import GetMessageId, find_message_id
+from faststream_outbox.inbox.records import GetMessageId, find_message_id
 
 
 def kafka(**headers: str) -> StreamMessage[Any]:
@@ -30,7 +30,7 @@ def redis(**headers: str) -> StreamMessage[Any]:
 @pytest.mark.parametrize("message", [kafka(), rabbit(), nats(), redis(), rabbit(""), nats(message_id="")])
 async def test_an_id_that_was_made_up_is_none(message: StreamMessage[Any]) -> None:
     assert message.message_id, "FastStream makes one up"
-    with pytest.raises(LookupError, match="no id that would be the same if it came again"):
+    with pytest.raises(LookupError, match="no id that stays the same"):
         await find_message_id(message, None)
 
 

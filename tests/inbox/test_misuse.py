@@ -198,7 +198,7 @@ async def test_a_session_without_an_inbox(desk: Desk) -> None:
     async with started(broker):
         await until_empty(desk.postgres)
     [letter] = await desk.postgres.dead_letters()
-    assert "no inbox stands before it" in str(letter.last_exception)
+    assert "its broker has no inbox" in str(letter.last_exception)
 
 
 async def test_two_sessions_for_one_message(desk: Desk) -> None:
@@ -236,11 +236,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"consumer": ""}, ValueError, "consumer is empty"),
     ({"consumer": 1}, TypeError, "consumer is a str"),
     ({"consumer": "x" * 256}, ValueError, "the column holds 255"),
-    ({"retention": 7}, TypeError, "retention is a timedelta"),
-    ({"retention": timedelta(0)}, ValueError, "retention lies between"),
-    ({"retention": timedelta.max}, ValueError, "retention lies between"),
-    ({"clean_interval": 7}, TypeError, "clean_interval is a timedelta"),
-    ({"message_id": "id"}, TypeError, "message_id is a function"),
+    ({"retention": 7}, TypeError, "retention must be a timedelta"),
+    ({"retention": timedelta(0)}, ValueError, "retention is .*: give more than 0"),
+    ({"retention": timedelta.max}, ValueError, "retention is .*: give more than 0"),
+    ({"clean_interval": 7}, TypeError, "clean_interval must be a timedelta"),
+    ({"message_id": "id"}, TypeError, "message_id must be a function"),
     ({"table": "outbox_inbox"}, TypeError, r"made by make_inbox_table\(metadata\)"),
     ({"table": make_outbox_table(MetaData())}, ValueError, "lacks consumer, message_id, seen_at"),
 ]

@@ -40,7 +40,7 @@ async def test_kafka(desk: Desk) -> None:
     async with TestKafkaBroker(broker):
         for _ in range(2):
             await broker.publish("a", topic="q", headers={"outbox_id": "1"})
-        with pytest.raises(LookupError, match="no id that would be the same"):
+        with pytest.raises(LookupError, match="no id that stays the same"):
             await broker.publish("b", topic="q")
     assert (await desk.written(), await desk.seen()) == (["a"], [("desk", "1")])
 

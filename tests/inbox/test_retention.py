@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import event, text
 
 from faststream_outbox.annotations import InboxSession
-from faststream_outbox.inbox import inbox as inbox_module
+from faststream_outbox.inbox import records
 from faststream_outbox.inbox.consumer import Consumer
+from faststream_outbox.storage.postgres.inbox import InboxStore
 from tests.broker.brokers import started, until_empty
 from tests.inbox.desk import Desk
 
@@ -37,7 +38,7 @@ async def handle_one(desk: Desk, message_id: str, **options: Any) -> None:
 
 
 async def test_what_is_older_than_the_retention_goes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
+    monkeypatch.setattr(records, "_CLEAN_BATCH", 10)
     await remember(desk, 25, days=7.01)
     await remember(desk, 3, consumer="other", days=30)
     inbox = desk.inbox()
@@ -61,9 +62,11 @@ async def test_a_young_record_stays_and_an_old_one_is_forgotten(desk: Desk) -> N
 
 
 async def test_it_is_done_after_a_commit_a_batch_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
+    monkeypatch.setattr(records, "_CLEAN_BATCH", 10)
     await remember(desk, 25, days=8)
-    inbox, consumer = desk.inbox(), Consumer("desk")
+    consumer, store = Consumer("desk"), InboxStore(desk.engine, desk.inbox_table)
+    options = {"retention": timedelta(days=7), "clean_interval": timedelta(minutes=10)}
+    inbox = records.InboxRecords(store, get_message_id=None, **options)
     left = []
     for _ in range(4):
         await inbox.clean_when_due(consumer, None)
@@ -91,7 +94,7 @@ async def test_a_record_that_is_in_use_is_left_and_not_waited_for(desk: Desk) ->
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 async def test_several_that_clean_at_a_time(desk: Desk, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "_CLEAN_BATCH", 10)
+    monkeypatch.setattr(records, "_CLEAN_BATCH", 10)
     await remember(desk, 300, days=8)
     engine = desk.engine.execution_options(isolation_level=isolation)
     assert sum(await asyncio.gather(*(desk.inbox(engine=engine).clean() for _ in range(4)))) == 300
