@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics of what happens inside a broker; its spans are the middleware's."""
+"""Records a broker's events as OpenTelemetry metrics; the spans come from `OutboxTelemetryMiddleware`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,17 +17,17 @@ _Observe = Callable[[CallbackOptions], Iterable[Observation]]
 class OpenTelemetryRecorder:
     """Records a broker's events as OpenTelemetry metrics.
 
-    `messaging.process.…` and `messaging.publish.…` are those of FastStream's telemetry middlewares;
-    `messaging.outbox.…` are those that only an outbox has.
+    `messaging.process.…` and `messaging.publish.…` are the metrics of FastStream's telemetry middlewares,
+    `messaging.outbox.…` the outbox's own.
 
     Example:
         recorder = OpenTelemetryRecorder(meter_provider=meter_provider)
         broker = OutboxBroker(engine, outbox_table=outbox_table, metrics_recorder=recorder)
 
     Args:
-        meter_provider: Where the meter comes from; the global one by default.
-        meter: The meter itself.
-        include_messages_counters: True counts messages too, where otherwise they are only timed.
+        meter_provider: The provider of the meter; the global one by default.
+        meter: The meter, instead of one from `meter_provider`.
+        include_messages_counters: True counts messages; False only times them.
         include_bus_metrics: False leaves `messaging.process.…` and `messaging.publish.…` to
             `OutboxTelemetryMiddleware`.
         backlog_interval: How often the rows in the table are counted, in seconds; None for never.
@@ -63,14 +63,14 @@ class OpenTelemetryRecorder:
             )
         self._claims = meter.create_counter("messaging.outbox.fetch.batches", "batch", "Claims of rows")
         self._lost = meter.create_counter("messaging.outbox.lease_lost", "event", "Rows whose lease was lost")
-        self._buried = meter.create_counter(
+        self._dlq_written = meter.create_counter(
             "messaging.outbox.dlq_written", "event", "Rows moved to the dead-letter table"
         )
         self._drains = meter.create_counter("messaging.outbox.drain_timeout", "event", "Stops that ran out of time")
         self._watch_backlog(meter)
 
     def _watch_backlog(self, meter: Meter) -> None:
-        # Asked for at every collection, because a gauge that is set is forgotten once it has been collected.
+        # Observed at each collection: a gauge that is only set would be reported once.
         self._backlogs: dict[str, Tags] = {}
 
         def gauge(name: str, nothing: float) -> _Observe:
@@ -103,7 +103,7 @@ class OpenTelemetryRecorder:
         )
 
     def __call__(self, event: str, tags: Tags) -> None:
-        """Record one event; one that is not known is ignored."""
+        """Record one event; ignore an unknown one."""
         match event:
             case "fetched":
                 self._claims.add(1, _attributes(tags, "receive"))
@@ -114,7 +114,7 @@ class OpenTelemetryRecorder:
                 self._lost.add(1, _attributes(tags, "process", **phase))
             case "dlq_written":
                 reason = {"messaging.outbox.dlq_reason": tags.get("failure_reason", "")}
-                self._buried.add(1, _attributes(tags, "process", **reason, **_error(tags)))
+                self._dlq_written.add(1, _attributes(tags, "process", **reason, **_error(tags)))
             case "drain_timeout":
                 self._drains.add(1, _attributes(tags, "process"))
             case "published":
@@ -129,7 +129,7 @@ class OpenTelemetryRecorder:
         if event == "nacked_terminal":
             more["messaging.outbox.terminal_reason"] = tags.get("reason", "")
         attributes = _attributes(tags, "process", **more)
-        # Only what was dispatched has a duration: a row may die before a handler has seen it.
+        # Only dispatched rows have a duration: a row may die before its handler is called.
         if (duration := tags.get("duration_seconds")) is not None:
             self._process_duration.record(duration, attributes)
         if self._with_counters:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of what happens inside a broker."""
+"""Records a broker's events as Prometheus metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -15,27 +15,27 @@ except ImportError as error:
 Tags = Mapping[str, Any]
 _Metric = TypeVar("_Metric", Counter, Gauge)
 
-# What FastStream calls the end of a message, by what we call it.
+# FastStream's status of a handled message, by our event.
 _STATUS: Final = {"acked": "acked", "nacked_retried": "nacked", "nacked_terminal": "nacked", "lease_lost": "error"}
 
 
 class PrometheusRecorder:
     """Records a broker's events as Prometheus metrics.
 
-    The `faststream_received_…` and `faststream_published_…` families are FastStream's own: same names, same labels,
-    and shared with the middlewares of other brokers on the same registry. `handler` is the name of the handler.
-    `faststream_outbox_…` are those that only an outbox has.
+    The families `faststream_received_…` and `faststream_published_…` are FastStream's: same names, same labels, shared
+    with the middlewares of other brokers on the same registry. The label `handler` is the handler's name. The family
+    `faststream_outbox_…` is the outbox's own.
 
     Example:
         recorder = PrometheusRecorder(registry=registry, app_name="shop")
         broker = OutboxBroker(engine, outbox_table=outbox_table, metrics_recorder=recorder)
 
     Args:
-        registry: Where the metrics are registered.
-        app_name: The label of that name.
-        metrics_prefix: How the metrics' names begin.
+        registry: The registry of the metrics.
+        app_name: The value of the label `app_name`.
+        metrics_prefix: The prefix of the metrics' names.
         received_messages_size_buckets: The buckets of the histogram of message sizes; FastStream's by default.
-        custom_labels: More labels: a text, or a function of an event's tags.
+        custom_labels: Further labels, each a text or a function of an event's tags.
         include_bus_metrics: False leaves FastStream's families to `OutboxPrometheusMiddleware`.
         backlog_interval: How often the rows in the table are counted, in seconds; None for never.
 
@@ -68,7 +68,7 @@ class PrometheusRecorder:
 
         def make(kind: type[_Metric], name: str, about: str, *labels: str, **options: Any) -> _Metric:
             name = f"{metrics_prefix}_outbox_{name}"
-            # A second broker of the same program shares the metric, as it does FastStream's.
+            # Brokers on one registry share the metric, as they share FastStream's.
             known: Any = registry._names_to_collectors.get(name)  # noqa: SLF001 - as FastStream does
             names = ["app_name", "broker", *labels, *self._custom_labels]
             return known or kind(name, about, names, registry=registry, **options)
@@ -76,9 +76,11 @@ class PrometheusRecorder:
         self._claims = make(Counter, "fetch_batches_total", "Claims of rows", "handler", "non_empty")
         self._dead = make(Counter, "terminal_total", "Messages that failed for good", "handler", "reason")
         self._lost = make(Counter, "lease_lost_total", "Rows whose lease was lost", "handler", "phase")
-        self._buried = make(Counter, "dlq_written_total", "Rows moved to the dead-letter table", "handler", "reason")
+        self._dlq_written = make(
+            Counter, "dlq_written_total", "Rows moved to the dead-letter table", "handler", "reason"
+        )
         self._drains = make(Counter, "drain_timeout_total", "Stops that ran out of time", "handler")
-        # Every process counts the same table, so the last count is right, and their sum is not.
+        # Every process counts the same table: the latest count is right, a sum would be wrong.
         gauge = {"multiprocess_mode": "mostrecent"}
         self._rows = make(Gauge, "backlog_rows", "Rows by their state", "queue", "state", **gauge)
         self._ready_age = make(
@@ -93,7 +95,7 @@ class PrometheusRecorder:
         self._age = make(Gauge, "oldest_age_seconds", "How long ago the oldest row was published", "queue", **gauge)
 
     def __call__(self, event: str, tags: Tags) -> None:
-        """Record one event; one that is not known is ignored."""
+        """Record one event; ignore an unknown one."""
         match event:
             case "published":
                 self._published(tags)
@@ -104,7 +106,7 @@ class PrometheusRecorder:
             case "dispatched":
                 self._dispatched(tags)
             case "dlq_written":
-                self._buried.labels(**self._labels(tags), reason=tags.get("failure_reason", "")).inc()
+                self._dlq_written.labels(**self._labels(tags), reason=tags.get("failure_reason", "")).inc()
             case "drain_timeout":
                 self._drains.labels(**self._labels(tags)).inc()
             case "acked" | "nacked_retried" | "nacked_terminal" | "lease_lost" | "dispatch_abandoned":
@@ -131,7 +133,7 @@ class PrometheusRecorder:
             self._lost.labels(**labels, phase=tags.get("phase", "")).inc()
         if self._bus is None:
             return
-        # Only what was dispatched has a duration: a row may die, or be lost, before a handler has seen it.
+        # Only dispatched rows have a duration: a row may die or lose its lease before its handler is called.
         if (duration := tags.get("duration_seconds")) is not None:
             self._bus.received_messages_in_process.labels(**labels).dec()
             if event in {"acked", "nacked_retried", "nacked_terminal"}:
@@ -146,7 +148,7 @@ class PrometheusRecorder:
             return
         labels = self._labels(tags, "destination", "queue")
         status = tags.get("status", "success")
-        # A failure is one, however many messages it would have been; a timer that was waiting already is none.
+        # A failed batch counts as one; a timer that existed already counts as none.
         count = 1 if status == "error" else tags.get("count", 0)
         if count:
             self._bus.published_messages_total.labels(**labels, status=status).inc(count)

@@ -1,6 +1,5 @@
 """FastStream's OpenTelemetry spans and metrics, for the outbox."""
 
-from faststream_outbox.opentelemetry.middleware import OutboxTelemetryMiddleware
-from faststream_outbox.opentelemetry.provider import OutboxTelemetrySettingsProvider
+from faststream_outbox.opentelemetry.middleware import OutboxTelemetryMiddleware, OutboxTelemetrySettingsProvider
 
 __all__ = ["OutboxTelemetryMiddleware", "OutboxTelemetrySettingsProvider"]

@@ -1,19 +1,77 @@
-"""Traces a message from where it is published, through the table, to its handler and what that publishes."""
+"""Traces a message from its publisher, through the table, to its handler and what the handler publishes."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from faststream.message import StreamMessage
 from faststream.response import PublishCommand
 
+from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.metrics import MESSAGING_SYSTEM
+
 try:
-    from faststream.opentelemetry import TelemetryMiddleware
+    from faststream.opentelemetry import TelemetryMiddleware, TelemetrySettingsProvider
+    from faststream.opentelemetry.consts import MESSAGING_DESTINATION_PUBLISH_NAME
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import TracerProvider
 except ImportError as error:
     raise ImportError("OutboxTelemetryMiddleware needs: pip install 'faststream-outbox[opentelemetry]'") from error
 
-from faststream_outbox.opentelemetry.provider import OutboxTelemetrySettingsProvider
+_Raw = OutboxDelivery | Sequence[OutboxDelivery]
+
+
+class OutboxTelemetrySettingsProvider(TelemetrySettingsProvider[_Raw, PublishCommand]):
+    """Answers what FastStream's OpenTelemetry middleware asks about a message or a batch.
+
+    Attributes have the names of the semantic conventions for messaging.
+    """
+
+    __slots__ = ("messaging_system",)
+
+    def __init__(self) -> None:
+        self.messaging_system = MESSAGING_SYSTEM
+
+    def get_consume_attrs_from_message(self, msg: StreamMessage[_Raw]) -> dict[str, Any]:
+        """Return the attributes of a consumer's span."""
+        raw = msg.raw_message
+        rows = raw if isinstance(raw, Sequence) else (raw,)
+        attributes: dict[str, Any] = {
+            "messaging.system": self.messaging_system,
+            "messaging.message.id": msg.message_id,
+            "messaging.message.conversation_id": msg.correlation_id,
+            "messaging.message.payload_size_bytes": sum(len(row.payload) for row in rows),
+            MESSAGING_DESTINATION_PUBLISH_NAME: rows[0].queue,
+        }
+        if isinstance(raw, Sequence):
+            attributes["messaging.batch.message_count"] = len(rows)
+        else:
+            # Distinguishes the spans of a message that was delivered several times.
+            attributes["messaging.outbox.deliveries_count"] = raw.deliveries_count
+        return attributes
+
+    def get_consume_destination_name(self, msg: StreamMessage[_Raw]) -> str:
+        """Return the queue of a message."""
+        raw = msg.raw_message
+        return raw[0].queue if isinstance(raw, Sequence) else raw.queue
+
+    def get_publish_attrs_from_cmd(self, cmd: PublishCommand) -> dict[str, Any]:
+        """Return the attributes of a producer's span."""
+        attributes = {
+            "messaging.system": self.messaging_system,
+            "messaging.destination.name": cmd.destination,
+        }
+        # Without a correlation id the message uses its row's id, which does not exist yet.
+        if cmd.correlation_id:
+            attributes["messaging.message.conversation_id"] = cmd.correlation_id
+        return attributes
+
+    def get_publish_destination_name(self, cmd: PublishCommand) -> str:
+        """Return the destination, which may be another broker's: a handler's answer to Kafka passes here too."""
+        return cmd.destination
 
 
 class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
-    """FastStream's spans and `messaging.…` metrics; the trace's context and its baggage travel in the row's headers.
+    """FastStream's spans and `messaging.…` metrics; the row's headers carry the trace context and its baggage.
 
     Example:
         broker = OutboxBroker(

@@ -1,6 +1,5 @@
 """FastStream's Prometheus metrics, for the outbox."""
 
-from faststream_outbox.prometheus.middleware import OutboxPrometheusMiddleware
-from faststream_outbox.prometheus.provider import OutboxMetricsSettingsProvider
+from faststream_outbox.prometheus.middleware import OutboxMetricsSettingsProvider, OutboxPrometheusMiddleware
 
 __all__ = ["OutboxMetricsSettingsProvider", "OutboxPrometheusMiddleware"]

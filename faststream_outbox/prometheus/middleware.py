@@ -1,26 +1,51 @@
-"""Counts and times what the broker publishes and its handlers do, as FastStream's other brokers do."""
+"""Counts and times what the broker publishes and its handlers do, with the metrics of FastStream's other brokers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from faststream.message import StreamMessage
 from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import EMPTY
 from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.metrics import MESSAGING_SYSTEM
 
 try:
-    from faststream.prometheus import PrometheusMiddleware
+    from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider, PrometheusMiddleware
     from prometheus_client import CollectorRegistry
 except ImportError as error:
     raise ImportError("OutboxPrometheusMiddleware needs: pip install 'faststream-outbox[prometheus]'") from error
 
-from faststream_outbox.prometheus.provider import OutboxMetricsSettingsProvider
+_Raw = OutboxDelivery | Sequence[OutboxDelivery]
 
 
-class OutboxPrometheusMiddleware(PrometheusMiddleware[OutboxDelivery | Sequence[OutboxDelivery], PublishCommand]):
+class OutboxMetricsSettingsProvider(MetricsSettingsProvider[_Raw, PublishCommand]):
+    """Answers what FastStream's Prometheus middleware asks about a message or a batch."""
+
+    __slots__ = ("messaging_system",)
+
+    def __init__(self) -> None:
+        self.messaging_system = MESSAGING_SYSTEM
+
+    def get_consume_attrs_from_message(self, msg: StreamMessage[_Raw]) -> ConsumeAttrs:
+        """Return the queue, size and number of the messages."""
+        raw = msg.raw_message
+        rows = raw if isinstance(raw, Sequence) else (raw,)
+        return {
+            "destination_name": rows[0].queue,
+            "message_size": sum(len(row.payload) for row in rows),
+            "messages_count": len(rows),
+        }
+
+    def get_publish_destination_name_from_cmd(self, cmd: PublishCommand) -> str:
+        """Return the destination, which may be another broker's: a handler's answer to Kafka passes here too."""
+        return cmd.destination
+
+
+class OutboxPrometheusMiddleware(PrometheusMiddleware[_Raw, PublishCommand]):
     """FastStream's `faststream_received_…` and `faststream_published_…` metrics, with `broker="outbox"`.
 
-    A `PrometheusRecorder` beside it takes `include_bus_metrics=False`, or these would be counted twice.
+    Give a `PrometheusRecorder` beside it `include_bus_metrics=False`, otherwise both count these.
 
     Example:
         broker = OutboxBroker(
