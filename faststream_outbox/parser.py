@@ -1,4 +1,4 @@
-"""From rows to messages: FastStream's parsers and decoders for the outbox."""
+"""Makes messages of rows: the outbox's parser and decoder for FastStream."""
 
 import json
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from faststream_outbox.message import OutboxBatchMessage, OutboxDelivery, Outbox
 
 try:
     from pydantic_core import from_json
-except ImportError:  # of before pydantic 2.5
+except ImportError:  # pydantic before 2.5
     from_json = json_loads
 
-# FastStream reads with the standard library, or with orjson where that is installed. Where it is the former, what
-# pydantic reads with comes to the same values four times as fast; what it refuses is read once more.
-_QUICKEST: Final[Callable[[bytes], Any]] = from_json if json_loads is json.loads else json_loads
+# FastStream reads JSON with orjson, or else with the standard library. Pydantic's reader returns the same values four
+# times as fast as the latter; what it rejects is read again by FastStream's.
+_fast_loads: Final[Callable[[bytes], Any]] = from_json if json_loads is json.loads else json_loads
 
 
 class OutboxParser:
-    """Reads what the envelope wrote, and what others may have written by hand."""
+    """Reads rows: those of our publishers, and those that other programs inserted."""
 
     @staticmethod
     async def parse_message(message: OutboxDelivery) -> OutboxMessage:
-        """Make a message of a row."""
+        """Return the message of a row."""
         return open_message(message)
 
     @staticmethod
@@ -36,11 +36,11 @@ class OutboxParser:
 
 
 class OutboxBatchParser:
-    """The same for rows that are handled together."""
+    """Reads the rows of a batch."""
 
     @staticmethod
     async def parse_batch(message: tuple[OutboxDelivery, ...]) -> OutboxBatchMessage:
-        """Make one message of several rows; what it has once, it has from the first."""
+        """Return one message of several rows; its headers, correlation id and reply_to are those of the first row."""
         first, last = message[0], message[-1]
         batch_headers = [_headers_in_batch(row) for row in message]
         headers = batch_headers[0]
@@ -58,14 +58,14 @@ class OutboxBatchParser:
 
     @staticmethod
     async def decode_batch(message: StreamMessage[Any]) -> list[Any]:
-        """Decode every body, by its own content type."""
+        """Decode each body by its own content type."""
         bodies = zip(message.body, message.batch_headers, strict=True)
         return [_decode(body, headers.get(CONTENT_TYPE)) for body, headers in bodies]
 
 
 def _headers_in_batch(row: OutboxDelivery) -> dict[str, Any]:
     headers = row.headers or {}
-    # FastStream's traces link to those of a batch that have a correlation id.
+    # FastStream's traces link only to messages of a batch that have a correlation id.
     headers.setdefault(CORRELATION_ID, str(row.id))
     return headers
 
@@ -75,29 +75,29 @@ _JSON: Final = ContentTypes.JSON.value
 
 def _decode(body: bytes, content_type: object) -> Any:
     if content_type == _JSON:
-        return _read_json(body)  # what FastStream comes to as well, and nearly every body is
-    decode: Any = decode_message  # it asks for no more of a message than `_Body` has
+        return _read_json(body)  # as FastStream does, with fewer steps; nearly every body is JSON
+    decode: Any = decode_message  # it reads no more of a message than `_Body` has
     return decode(_Body(body, _text(content_type)))
 
 
 def _read_json(body: bytes) -> Any:
     try:
-        return _QUICKEST(body)
+        return _fast_loads(body)
     except (TypeError, ValueError):
-        pass  # and the error is told as if this had not been tried
+        pass  # outside `except`, so that the error below has no context
     return json_loads(body)
 
 
 @dataclass(slots=True)
 class _Body:
-    """As much of a message as its decoding needs."""
+    """The part of a message that decoding needs."""
 
     body: bytes
     content_type: str | None
 
 
 def open_message(row: OutboxDelivery) -> OutboxMessage:
-    """Make a message of a row."""
+    """Return the message of a row."""
     row_id, headers = str(row.id), row.headers or {}
     return OutboxMessage(
         row,
@@ -111,12 +111,12 @@ def open_message(row: OutboxDelivery) -> OutboxMessage:
 
 
 def _open_alone(row: OutboxDelivery) -> OutboxMessage:
-    """Make a message of one row of a batch; nobody else will tell it how it is decoded."""
+    """Return the message of one row of a batch, with its decoder, which FastStream sets on whole batches only."""
     message = open_message(row)
     message.set_decoder(OutboxParser.decode_message)
     return message
 
 
 def _text(value: object) -> str | None:
-    # Rows are written by others too, and a header may be anything that JSON knows.
+    # Other programs insert rows too, and a header may be any JSON.
     return value if isinstance(value, str) else None

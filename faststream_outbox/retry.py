@@ -1,4 +1,4 @@
-"""When a row that failed is tried again, and when no more."""
+"""Decides when a failed row is tried again, and when it is given up."""
 
 import math
 import random
@@ -12,7 +12,7 @@ from faststream_outbox.storage.checks import MAX_DELAY, check_count, check_numbe
 
 @runtime_checkable
 class RetryStrategyProto(Protocol):
-    """Anything that can say when the next attempt is due; None: never, the row is dead."""
+    """A strategy that returns the time of the next attempt."""
 
     def get_next_attempt_at(
         self,
@@ -22,35 +22,12 @@ class RetryStrategyProto(Protocol):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> datetime | None:
-        """Return when to try again, or None to give up."""
+        """Return when to try again, or None to give up: the row is then dead."""
 
 
 @runtime_checkable
 class RetryDelayProto(Protocol):
-    """Anything that can say how long to wait for the next attempt; None: for ever, the row is dead."""
-
-    def get_next_attempt_delay(
-        self,
-        *,
-        first_attempt_at: datetime,
-        last_attempt_at: datetime,
-        attempts_count: int,
-        exception: BaseException | None = None,
-    ) -> float | None:
-        """Return how many seconds after the last attempt to try again, or None to give up."""
-
-
-class RetryStrategy(ABC):
-    """The base of the strategies: override either method, the other follows.
-
-    Example:
-        class TransientOnly(ExponentialRetry):
-            def get_next_attempt_delay(self, *, exception=None, **kw):
-                if not isinstance(exception, TransientError):
-                    return None
-                return super().get_next_attempt_delay(exception=exception, **kw)
-
-    """
+    """A strategy that returns the delay before the next attempt."""
 
     @abstractmethod
     def get_next_attempt_delay(
@@ -63,6 +40,19 @@ class RetryStrategy(ABC):
     ) -> float | None:
         """Return how many seconds after the last attempt to try again, or None to give up."""
 
+
+class RetryStrategy(RetryDelayProto, ABC):
+    """The base class of the strategies: override either method, and the other follows.
+
+    Example:
+        class TransientOnly(ExponentialRetry):
+            def get_next_attempt_delay(self, *, exception=None, **kw):
+                if not isinstance(exception, TransientError):
+                    return None
+                return super().get_next_attempt_delay(exception=exception, **kw)
+
+    """
+
     def get_next_attempt_at(
         self,
         *,
@@ -71,7 +61,7 @@ class RetryStrategy(ABC):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> datetime | None:
-        """Return when to try again, or None to give up; this is what a subscriber asks."""
+        """Return when to try again, or None to give up; a subscriber calls this."""
         delay = self.get_next_attempt_delay(
             first_attempt_at=first_attempt_at,
             last_attempt_at=last_attempt_at,
@@ -82,7 +72,7 @@ class RetryStrategy(ABC):
 
 
 class NoRetry(RetryStrategy):
-    """The first failure is the last.
+    """Gives up after the first failure.
 
     Example:
         @broker.subscriber("audit", retry_strategy=NoRetry())
@@ -90,17 +80,17 @@ class NoRetry(RetryStrategy):
     """
 
     def get_next_attempt_delay(self, **attempt: Any) -> float | None:
-        """Give up."""
+        """Return None: give up."""
         del attempt
         return None
 
 
 @dataclass(kw_only=True)
 class _BoundedRetry(RetryStrategy):
-    """A delay per attempt, until there were too many attempts or they have taken too long.
+    """Retries after a delay, up to a number of attempts or a total time.
 
-    `max_attempts` counts the first one. `max_total_delay_seconds` is measured from the first attempt to when the next
-    one would be due. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer.
+    `max_attempts` includes the first attempt. `max_total_delay_seconds` is the time from the first attempt to the next
+    one. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer.
     """
 
     max_attempts: int | None = None
@@ -130,7 +120,7 @@ class _BoundedRetry(RetryStrategy):
         del exception
         if self.max_attempts is not None and attempts_count >= self.max_attempts:
             return None
-        spread = 1 + self.jitter_factor * random.random()  # noqa: S311 - to spread, not to hide
+        spread = 1 + self.jitter_factor * random.random()  # noqa: S311 - not for cryptography
         delay = self.delay_after(attempts_count) * spread
         elapsed = (last_attempt_at - first_attempt_at).total_seconds()
         if self.max_total_delay_seconds is not None and elapsed + delay > self.max_total_delay_seconds:
@@ -140,7 +130,7 @@ class _BoundedRetry(RetryStrategy):
 
 @dataclass(kw_only=True)
 class ConstantRetry(_BoundedRetry):
-    """The same delay each time.
+    """Waits the same time before each retry.
 
     Example:
         ConstantRetry(delay_seconds=5, max_attempts=3)
@@ -161,7 +151,7 @@ class ConstantRetry(_BoundedRetry):
 
 @dataclass(kw_only=True)
 class LinearRetry(_BoundedRetry):
-    """A delay that grows by the same step each time.
+    """Waits longer by the same step before each retry.
 
     Example:
         LinearRetry(initial_delay_seconds=1, step_seconds=2)  # 1, 3, 5, …
@@ -183,7 +173,7 @@ class LinearRetry(_BoundedRetry):
 
 @dataclass(kw_only=True)
 class ExponentialRetry(_BoundedRetry):
-    """A delay that is multiplied each time, up to a bound.
+    """Multiplies the delay before each retry, up to a maximum.
 
     Example:
         ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300, max_attempts=10, jitter_factor=0.2)
@@ -206,11 +196,11 @@ class ExponentialRetry(_BoundedRetry):
         bound = math.inf if self.max_delay_seconds is None else self.max_delay_seconds
         try:
             return min(self.initial_delay_seconds * self.multiplier ** (attempts_count - 1), bound)
-        except OverflowError:  # the thousandth attempt of a row that nobody bounded
+        except OverflowError:  # about the thousandth attempt, where max_attempts is None
             return bound
 
 
-# An outbox that drops a row at the first hiccup of a downstream is none. Ten attempts over nine minutes or so.
+# Ten attempts over about nine minutes: a short failure of another service must not lose a message.
 DEFAULT_RETRY: Final = ExponentialRetry(
     initial_delay_seconds=1.0, multiplier=2.0, max_delay_seconds=300.0, max_attempts=10, jitter_factor=0.2
 )
