@@ -1,10 +1,10 @@
-"""What travels from a publisher to the producer (`OutboxPublishCommand`), and what a handler may return."""
+"""The command that a publisher gives to the producer, and the response that a handler may return."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from faststream.response import PublishCommand, PublishType, Response
 from faststream.response.response import BatchPublishCommand
@@ -13,16 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox.envelope import CORRELATION_ID
+from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.checks import check_name, check_schedule
 from faststream_outbox.storage.contract import check_timer_conflict
 
-if TYPE_CHECKING:
-    from faststream_outbox.message import OutboxDelivery
-
 
 def check_asynchronous(session: object) -> None:
-    """Refuse a synchronous session where waiting for it would keep the event loop."""
+    """Raise `TypeError` for a synchronous session: it would block the event loop."""
     if isinstance(session, Session | Connection):
         kind = type(session).__name__
         raise TypeError(
@@ -31,17 +29,24 @@ def check_asynchronous(session: object) -> None:
 
 
 def check_synchronous(session: object) -> None:
-    """Refuse an asynchronous session where there is nothing to wait with."""
+    """Raise `TypeError` for an asynchronous session: `publish_sync` has no event loop."""
     if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
         kind = type(session).__name__
         raise TypeError(f"session is an {kind}: use await broker.publish(…), or publish_sync through a Session.")
     if not isinstance(session, Session | Connection | scoped_session | NoneType):
         kind = type(session).__name__
-        raise TypeError(f"session is the Session or Connection of your open transaction, not {kind}.")
+        raise TypeError(f"session must be the Session or Connection of your open transaction, not {kind}.")
 
 
 class OutboxPublishCommand(BatchPublishCommand):
-    """One message, or several for one queue, and the transaction that they are part of."""
+    """One or several messages for one queue, and the transaction that inserts them."""
+
+    # Without a session, the rows are inserted by the statement that settles this delivery.
+    answered: OutboxDelivery | None = None
+    # Whether the rows are inserted in a new transaction: an answer to a message of another broker.
+    own_transaction: bool = False
+    # Whether there is no event loop: `publish_sync`.
+    synchronous: bool = False
 
     def __init__(
         self,
@@ -63,9 +68,9 @@ class OutboxPublishCommand(BatchPublishCommand):
     ) -> None:
         check_timer_conflict(timer_conflict)
         if headers is not None and not isinstance(headers, Mapping):
-            raise TypeError(f"headers is a mapping of names to values, not {type(headers).__name__}.")
+            raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}.")
         if timer_conflict != "ignore" and timer_id is None:
-            raise ValueError(f"timer_conflict={timer_conflict!r} says what to do with a timer: give its timer_id.")
+            raise ValueError(f"timer_conflict={timer_conflict!r} applies to timers only: give a timer_id.")
         super().__init__(
             body,
             *bodies,
@@ -82,33 +87,27 @@ class OutboxPublishCommand(BatchPublishCommand):
         self.activate_at = activate_at
         self.timer_id = timer_id
         self.timer_conflict = timer_conflict
-        # The delivery in whose settling the rows are to be inserted, where there is no session.
-        self.answers: OutboxDelivery | None = None
-        # Whether there is no event loop to wait on: `publish_sync`.
-        self.synchronous = False
-        # A handler's answer to no delivery of ours is written in a transaction of its own.
-        self.alone = False
 
     @property
     def queue(self) -> str:
-        """The queue; FastStream calls it the destination."""
+        """The queue, which FastStream calls destination."""
         return self.destination
 
     @property
     def batch_bodies(self) -> tuple[Any, ...]:
-        """All bodies, of which None is one: it is an empty message."""
+        """All bodies; a body None is an empty message."""
         return (self.body, *self.extra_bodies)
 
     @batch_bodies.setter
     def batch_bodies(self, value: Sequence[Any]) -> None:
         if self.keys is not None:
-            self.keys = _follow(self.batch_bodies, self.keys, value)
+            self.keys = _keys_after(self.batch_bodies, self.keys, value)
         self.body, *rest = value or (None,)
         self.extra_bodies = tuple(rest)
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> "OutboxPublishCommand":
-        """Make one of what a handler returned."""
+        """Return the command for what a handler returned."""
         if isinstance(cmd, OutboxPublishCommand):
             return cmd
         body, bodies = cls._parse_bodies(cmd.body, batch=batch)
@@ -125,34 +124,37 @@ class OutboxPublishCommand(BatchPublishCommand):
         )
 
     def get_publish_key(self) -> str | None:
-        """Return the ordering key, under the name by which publishers of other brokers ask for it."""
+        """Return the key, under the name that publishers of other brokers use."""
         return self.key
 
 
-def _follow(before: Sequence[Any], keys: Sequence[str | None], after: Sequence[Any]) -> Sequence[str | None]:
-    """Let each key go where its body went, as a middleware may sort bodies or drop some; else they stay in place."""
+def _keys_after(before: Sequence[Any], keys: Sequence[str | None], after: Sequence[Any]) -> Sequence[str | None]:
+    """Return the keys in the order of the new bodies, which a middleware may have sorted or filtered.
+
+    If it replaced a body, return the keys as they are.
+    """
     left: defaultdict[int, deque[str | None]] = defaultdict(deque)
     for body, key in zip(before, keys, strict=False):
         left[id(body)].append(key)
-    followed: list[str | None] = []
+    moved: list[str | None] = []
     for body in after:
         if not left[id(body)]:
             return keys
-        followed.append(left[id(body)].popleft())
-    return followed
+        moved.append(left[id(body)].popleft())
+    return moved
 
 
 def _key(key: object) -> str | None:
-    # Another broker's answer may carry a key too, and Kafka's are bytes.
+    # The response of another broker may have a key, and those of Kafka are bytes.
     return key.decode() if isinstance(key, bytes) else key if isinstance(key, str) else None
 
 
 class OutboxResponse(Response):
-    """What a handler returns to publish with more than a body.
+    """A handler returns this to publish a body together with options.
 
-    With a `queue` it goes there; without one, to wherever the handler's publishers, or the message's `reply_to`, lead.
-    With a `session` it is written in that transaction, which must still be open when the handler returns; without one,
-    in the statement that settles the message at hand.
+    With a `queue` it is published there; without one, to the handler's publishers or the message's `reply_to`.
+    With a `session` it is inserted in that transaction, which must still be open when the handler returns; without one,
+    by the statement that settles the handled message.
 
     Example:
         @broker.subscriber("orders")
@@ -175,7 +177,7 @@ class OutboxResponse(Response):
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> None:
-        # Refused where it is written, not after the handler has returned.
+        # Checked here, so that the error is raised in the handler and not after it.
         if queue:
             check_name("queue", queue)
         for name, value in (("key", key), ("timer_id", timer_id)):
@@ -183,9 +185,9 @@ class OutboxResponse(Response):
                 check_name(name, value)
         check_schedule(activate_in, activate_at)
         if timer_conflict == "extend" and session is None:
-            raise ValueError('timer_conflict="extend" needs a session: what settles a message only adds timers.')
+            raise ValueError('timer_conflict="extend" needs a session: settling a message only adds timers.')
         if correlation_id is None and headers is not None:
-            correlation_id = headers.get(CORRELATION_ID)  # or else the message's own would be passed on
+            correlation_id = headers.get(CORRELATION_ID)  # otherwise FastStream uses the handled message's
         super().__init__(body, headers=None if headers is None else dict(headers), correlation_id=correlation_id)
         self.queue = queue
         self.session = session
@@ -197,7 +199,7 @@ class OutboxResponse(Response):
         self.as_publish_command()
 
     def as_publish_command(self) -> OutboxPublishCommand:
-        """Turn into what publishers take."""
+        """Return the command for the publishers."""
         return OutboxPublishCommand(
             self.body,
             queue=self.queue,
@@ -212,5 +214,5 @@ class OutboxResponse(Response):
         )
 
     def get_publish_key(self) -> str | None:
-        """Return the ordering key, under the name by which publishers of other brokers ask for it."""
+        """Return the key, under the name that publishers of other brokers use."""
         return self.key

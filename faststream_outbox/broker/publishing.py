@@ -1,6 +1,6 @@
 """Publishing, as a user of the broker does it: in the user's own transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -12,7 +12,6 @@ from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import NO_REQUESTS
-from faststream_outbox.publisher.synchronous import run_now
 from faststream_outbox.response import OutboxPublishCommand, check_asynchronous, check_synchronous
 from faststream_outbox.storage import OutboxRow, SessionOrConnection, TimerConflict
 
@@ -143,7 +142,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             timer_conflict=timer_conflict,
         )
         cmd.synchronous = True
-        row_id: int | None = run_now(self._basic_publish(cmd, producer=self.config.producer))
+        row_id: int | None = _run_now(self._basic_publish(cmd, producer=self.config.producer))
         return row_id
 
     async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None = None) -> bool:
@@ -159,3 +158,16 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: an outbox has no answer to wait for."""
         raise NotImplementedError(NO_REQUESTS)
+
+
+def _run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that waits for nothing, without an event loop, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError(
+        "publish_sync runs middlewares and the codec without an event loop, and one of them waits for something. "
+        "Make it publish without waiting, or publish from async code."
+    )

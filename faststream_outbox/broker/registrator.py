@@ -18,8 +18,7 @@ from faststream_outbox._faststream import (
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.giving_up import OnDead
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.publisher.factory import create_publisher
-from faststream_outbox.publisher.usecase import OutboxPublisher
+from faststream_outbox.publisher.usecase import OutboxPublisher, create_publisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import HeadLease, Ordering
 from faststream_outbox.subscriber.factory import create_subscriber

@@ -1,1 +1,1 @@
-"""A message on its way into the table."""
+"""Publishing: from a message to a row in the table."""

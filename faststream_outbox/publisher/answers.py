@@ -1,4 +1,4 @@
-"""What a handler returns, on its way into the table: with the settling of the message that it answers."""
+"""Publishes what a handler returns, by the statement that settles the message it answers."""
 
 import logging
 from collections.abc import Iterable
@@ -13,23 +13,23 @@ from faststream_outbox.message import OutboxMessage
 from faststream_outbox.response import OutboxPublishCommand
 
 
-def address_answer(cmd: OutboxPublishCommand, config: OutboxBrokerConfig) -> None:
-    """Find out where an answer without a session is to be written.
+def choose_transaction(cmd: OutboxPublishCommand, config: OutboxBrokerConfig) -> None:
+    """Set the transaction of an answer that has no session.
 
-    With the settling of the message at hand, if that is a message of the same broker. Otherwise the message came from
-    elsewhere, and nothing of ours is open: then in a transaction of its own.
+    The answer to a message of the same broker is inserted by the statement that settles that message. The answer to a
+    message of another broker is inserted in its own transaction.
     """
     if cmd.session is not None:
         return
     message = config.context.get_local("message")
     broker = config.context.get_local("broker")
     ours = isinstance(message, OutboxMessage) and broker is config.extra_context.get("broker")
-    cmd.answers = message.deliveries[0] if ours else None  # of a batch it does not matter which
-    cmd.alone = not ours
+    cmd.answered = message.deliveries[0] if ours else None  # of a batch, any delivery will do
+    cmd.own_transaction = not ours
 
 
 class _AnswerPublisher(PublisherProto):
-    """Publishes in the flow of a subscriber only."""
+    """A publisher that only a subscriber uses, for what its handler returned."""
 
     __slots__ = ("_config",)
 
@@ -37,21 +37,21 @@ class _AnswerPublisher(PublisherProto):
         self._config = config
 
     async def _send(self, cmd: OutboxPublishCommand, middlewares: Iterable[PublisherMiddleware]) -> None:
-        address_answer(cmd, self._config)
+        choose_transaction(cmd, self._config)
         call: Any = self._config.producer.publish
         for middleware in middlewares:
             call = partial(middleware, call)
         await call(cmd)
 
     async def publish(self, message: Any, /, *, correlation_id: str | None = None) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} publishes what handlers return, nothing else.")
+        raise NotImplementedError(f"{type(self).__name__} publishes only what handlers return: use broker.publish().")
 
     async def request(self, message: Any, /, *, correlation_id: str | None = None) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} publishes what handlers return, nothing else.")
+        raise NotImplementedError(f"{type(self).__name__} publishes only what handlers return: use broker.publish().")
 
 
 class ReplyPublisher(_AnswerPublisher):
-    """Publishes to the `reply_to` of the message at hand."""
+    """Publishes to the `reply_to` of the handled message."""
 
     __slots__ = ("_reply_to",)
 
@@ -67,7 +67,7 @@ class ReplyPublisher(_AnswerPublisher):
 
 
 class ResponsePublisher(_AnswerPublisher):
-    """Publishes an `OutboxResponse` to the queue that it names, besides what the handler's publishers do with it."""
+    """Publishes an `OutboxResponse` to the queue that it names; the handler's publishers publish it too."""
 
     __slots__ = ("_handler",)
 
@@ -76,12 +76,12 @@ class ResponsePublisher(_AnswerPublisher):
         self._handler = handler
 
     def serves(self, config: OutboxBrokerConfig) -> bool:
-        """Whether it publishes for the broker, or the router, with this configuration."""
+        """Return whether it publishes for the broker or router with this configuration."""
         return self._config is config
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
         context = self._config.context
-        # A handler may be that of several brokers, each of which has one of these.
+        # A handler may belong to several brokers, each with its own ResponsePublisher.
         if not isinstance(cmd, OutboxPublishCommand):
             return
         if getattr(context.get_local("handler_"), "_outer_config", None) is not self._config:
@@ -89,7 +89,7 @@ class ResponsePublisher(_AnswerPublisher):
         if cmd.queue:
             await self._send(cmd, _extra_middlewares)
         elif not self._published_by_others and not getattr(context.get_local("message"), "reply_to", ""):
-            message = "An OutboxResponse without a queue was returned, and nobody publishes it: give it a queue."
+            message = "A handler returned an OutboxResponse that nothing publishes, and it is dropped: give it a queue."
             self._config.logger.log(message, logging.WARNING, extra={"event": "response_dropped"})
 
     @property

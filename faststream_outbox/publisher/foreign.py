@@ -1,26 +1,26 @@
-"""Other brokers' publishers on our handlers: what goes along with an answer, and when it counts as sent."""
+"""Other brokers' publishers on our handlers: adds headers and key to an answer, and checks that it was confirmed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from faststream.exceptions import SetupError
 from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherUsecase
-from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, relay_headers
+from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, relay_headers, text_headers
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import OutboxRow
 
 Send = Callable[[Any], Awaitable[Any]]
 
-# JetStream drops a second message with the same one.
-_NATS_MESSAGE_ID: Final = "Nats-Msg-Id"
-_NATS_IS_AWAY: Final = "The connection to NATS is lost, and its client would only keep the message."
+# JetStream drops a second message with the same value of this header.
+NATS_MESSAGE_ID: Final = "Nats-Msg-Id"
 
 
 def foreign_publishers(handlers: Iterable[HandlerCallWrapper[..., Any]]) -> Iterator[PublisherUsecase]:
-    """Find the publishers on some handlers that are not an outbox's."""
+    """Return the publishers on some handlers that belong to a broker of another kind."""
     for handler in handlers:
         for each in handler._publishers:  # noqa: SLF001 - as FastStream does
             if isinstance(each, PublisherUsecase) and not isinstance(each, OutboxPublisher):
@@ -29,11 +29,11 @@ def foreign_publishers(handlers: Iterable[HandlerCallWrapper[..., Any]]) -> Iter
 
 def broker_of(publisher: PublisherUsecase) -> Any:
     """Return the broker that a publisher publishes through."""
-    broker = publisher._outer_config.extra_context.get("broker")  # noqa: SLF001 - FastStream does not tell it otherwise
+    broker = publisher._outer_config.extra_context.get("broker")  # noqa: SLF001 - FastStream has no public name for it
     if broker is None:
         raise SetupError(
             f"The publisher of {publisher.specification.name!r} belongs to a router that no broker includes: "
-            "broker.include_router(router)."
+            "call broker.include_router(router)."
         )
     return broker
 
@@ -41,7 +41,7 @@ def broker_of(publisher: PublisherUsecase) -> Any:
 class ForeignPublishing:
     """Sends what the handlers of one subscriber return to brokers of another kind.
 
-    FastStream's publisher has made a command of it; this adds who the row was, and does not take silence for success.
+    FastStream's publisher makes the command; this adds headers that identify the row, and waits for the confirmation.
     """
 
     def __init__(self, publishers: Iterable[PublisherUsecase], timeout: float | None) -> None:
@@ -50,16 +50,16 @@ class ForeignPublishing:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anybody to send to."""
+        """Whether any handler has a publisher of another broker."""
         return bool(self._publishers)
 
     async def send(
         self, send: Send, cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], *, source: str
     ) -> Any:
-        """Send what answers a row, or a batch of them, by the last step of its publisher."""
+        """Send the answer to a row or a batch, by the last step of its publisher."""
         dialect = _dialect(cmd)
         broker = self._broker(send)
-        # A handler's publishers share the headers of its answer, so they are not changed in place.
+        # A handler's publishers share the headers of its answer: change a copy.
         cmd.headers = {**dialect.headers(cmd), **dialect.identity(cmd, _identity(cmd, answered, source))}
         dialect.set_key(cmd, _key(answered), broker)
         try:
@@ -70,23 +70,24 @@ class ForeignPublishing:
                 raise
             raise TimeoutError(
                 f"{cmd.destination!r} did not confirm within {self._timeout:g} seconds (publish_timeout); "
-                "it may have the message all the same."
+                "it may have received the message."
             ) from error
 
     def _broker(self, send: Send) -> Any:
-        """Find the broker whose producer is about to send; None when none of them says that it is its own."""
+        """Return the broker whose producer is about to send; None when no publisher has that producer."""
         producer = getattr(send, "__self__", None)
         for publisher in self._publishers:
-            config: Any = publisher._outer_config  # noqa: SLF001 - FastStream does not tell it otherwise
+            config: Any = publisher._outer_config  # noqa: SLF001 - FastStream has no public name for it
             if producer in (config.producer, getattr(config, "js_producer", None)):
                 return broker_of(publisher)
         return None
 
 
 def _identity(cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], source: str) -> dict[str, str]:
-    """Name what is sent after the row that it answers, the same at each attempt, where one row is one message.
+    """Return headers that identify the answer by its row, the same at each attempt.
 
-    A batch is another one at the next attempt, and of several messages with one name an inbox would take the first.
+    None for a batch, which may have other rows at the next attempt, nor for several messages in answer to one row, of
+    which an inbox would accept only the first.
     """
     if isinstance(answered, Sequence) or len(cmd.batch_bodies) > 1:
         return {}
@@ -94,67 +95,63 @@ def _identity(cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], so
 
 
 def _key(answered: OutboxRow | Sequence[OutboxRow]) -> str | None:
-    """Return the key of a row, or that of a batch if its rows have one in common."""
+    """Return the key of a row, or of a batch whose rows all have the same key."""
     keys = {row.entity_key for row in (answered if isinstance(answered, Sequence) else (answered,))}
     return keys.pop() if len(keys) == 1 else None
 
 
 class _Dialect:
-    """What all brokers are told in the same way."""
-
-    # Whether a header is text and nothing else.
-    text_headers: ClassVar[bool] = True
+    """How to send to a broker; this base class is for those without special rules."""
 
     def headers(self, cmd: PublishCommand) -> dict[str, Any]:
-        """Return the headers as the broker takes them; a row's may be anything that JSON knows."""
-        if not self.text_headers:
-            return cmd.headers
-        given = {name: value for name, value in cmd.headers.items() if value is not None}
-        return {name: value if isinstance(value, str) else str(value) for name, value in given.items()}
+        """Return the headers in the form that the broker accepts: most accept text only."""
+        return text_headers(cmd.headers)
 
     def identity(self, cmd: PublishCommand, own: dict[str, str]) -> dict[str, str]:
-        """Return the headers that say who the message is; `message_id` is the answer's own, if it has one."""
+        """Return the headers that identify the message; a `message_id` of the answer is kept."""
         return {MESSAGE_ID: cmd.headers.get(MESSAGE_ID, own[OUTBOX_ID]), **own} if own else own
 
     def set_key(self, cmd: Any, key: str | None, broker: Any) -> None:
-        """Let what has its order in the outbox keep it."""
+        """Give the row's key to the message, so that it keeps its order."""
 
-    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - others ask it
-        """Send, and return when the broker has confirmed."""
+    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - for NATS
+        """Send, and wait until the broker has confirmed."""
         return await send(cmd)
 
 
 class _Kafka(_Dialect):
-    """Kafka by aiokafka."""
+    """Kafka through aiokafka."""
 
     def set_key(self, cmd: Any, key: str | None, broker: Any) -> None:
-        """Give the row's key to a message that has none; without a body it would become a tombstone."""
+        """Give the row's key to a message that has none, unless it has no body: that would make it a tombstone."""
         if key is not None and cmd.key is None and cmd.body is not None:
             serializes = broker is not None and broker._connection_kwargs.get("key_serializer")  # noqa: SLF001 - same
             cmd.key = key if serializes else key.encode()
 
 
 class _Confluent(_Kafka):
-    """Kafka by librdkafka."""
+    """Kafka through librdkafka."""
 
-    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - others ask it
-        """Send; what we do not wait for any more is left to end by itself, because its callback would fail."""
+    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - for NATS
+        """Send; after a timeout let the send end by itself, because librdkafka's callback fails on a cancelled one."""
         return await asyncio.shield(asyncio.ensure_future(send(cmd)))
 
 
 class _Rabbit(_Dialect):
-    """RabbitMQ, whose headers have types."""
+    """RabbitMQ: headers have types, and the id is a property."""
 
-    text_headers = False
+    def headers(self, cmd: PublishCommand) -> dict[str, Any]:
+        """Return the headers as they are."""
+        return cmd.headers
 
     def identity(self, cmd: Any, own: dict[str, str]) -> dict[str, str]:
-        """Set the property that RabbitMQ has for a message's id."""
+        """Set the property of the message's id."""
         if own and not cmd.message_options.get(MESSAGE_ID):
             cmd.message_options = {**cmd.message_options, MESSAGE_ID: own[OUTBOX_ID]}
         return own
 
-    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - others ask it
-        """Send, and fail for a message that came back, because no queue takes it."""
+    async def send(self, send: Send, cmd: Any, broker: Any) -> Any:  # noqa: ARG002 - for NATS
+        """Send; raise for a message that RabbitMQ returned because no queue receives it."""
         from aiormq.abc import DeliveredMessage  # noqa: PLC0415 - an optional dependency
         from aiormq.exceptions import PublishError  # noqa: PLC0415 - same
         from pamqp.commands import Basic  # noqa: PLC0415 - same
@@ -166,35 +163,43 @@ class _Rabbit(_Dialect):
 
 
 class _Nats(_Dialect):
-    """NATS: a stream confirms, and core NATS has to be asked."""
+    """NATS: a stream confirms, core NATS must be flushed."""
 
     def identity(self, cmd: Any, own: dict[str, str]) -> dict[str, str]:
-        """Have a stream drop what it has already; by its subject too, as several publishers may share a stream."""
+        """Add the id by which a stream drops duplicates; with the subject, as several publishers may share a stream."""
         named = super().identity(cmd, own)
         if own and cmd.stream:
-            named = {_NATS_MESSAGE_ID: f"{own[OUTBOX_ID]}/{cmd.destination}", **named}
+            named = {NATS_MESSAGE_ID: f"{own[OUTBOX_ID]}/{cmd.destination}", **named}
         return named
 
     async def send(self, send: Send, cmd: Any, broker: Any) -> Any:
-        """Send; the client keeps a core message while it is disconnected, and calls that sent."""
+        """Send, and wait until the server has the message."""
         from nats.aio.client import Client  # noqa: PLC0415 - an optional dependency
 
         client = getattr(broker, "_connection", None)
         if cmd.stream or not isinstance(client, Client):
             return await send(cmd)
-        if not client.is_connected:  # or it would keep a copy of each attempt, and send them all
-            raise ConnectionError(_NATS_IS_AWAY)
-        connections = client.stats["reconnects"]
-        answer = await send(cmd)
-        await client.flush()
-        # While it is disconnected, a flush returns at once and means nothing.
-        if not client.is_connected or client.stats["reconnects"] != connections:
-            raise ConnectionError(_NATS_IS_AWAY)
-        return answer
+        async with nats_flushed(client):
+            return await send(cmd)
+
+
+@asynccontextmanager
+async def nats_flushed(client: Any, timeout: int = 10) -> AsyncIterator[None]:  # noqa: ASYNC109 - as the client has it
+    """Publish inside, then wait until the server has received everything; raise `ConnectionError` if it has not.
+
+    A disconnected client buffers each attempt and sends them all later, and its flush returns at once.
+    """
+    if not client.is_connected:
+        raise ConnectionError("NATS is not connected.")
+    connections = client.stats["reconnects"]
+    yield
+    await client.flush(timeout)
+    if not client.is_connected or client.stats["reconnects"] != connections:
+        raise ConnectionError("The connection to NATS was lost.")
 
 
 _PLAIN: Final = _Dialect()
-# By the module of their commands, so that none of the clients need be installed.
+# By the module of the command, so that no client needs to be installed.
 _DIALECTS: Final[dict[str, _Dialect]] = {
     "faststream.kafka.response": _Kafka(),
     "faststream.confluent.response": _Confluent(),

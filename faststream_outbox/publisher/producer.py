@@ -1,4 +1,4 @@
-"""Writes messages into the table: in the caller's transaction, or in the settling of the message they answer."""
+"""Inserts messages into the table: in the caller's transaction, or when the message they answer is settled."""
 
 import time
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from typing import Any, NoReturn
 
 from faststream_outbox._faststream import CodecProto, CustomCallable, DefaultCodec, ParserComposition, ProducerProto
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.envelope import seal
+from faststream_outbox.envelope import stored_headers
 from faststream_outbox.parser import OutboxParser
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow
 
 NO_REQUESTS = (
-    "A request waits for its answer, and an outbox message is not even sent before your transaction commits. "
+    "An outbox has no requests: the message is sent only after your transaction commits, so no answer can come before. "
     "Publish with reply_to=… and subscribe to that queue instead."
 )
 
@@ -27,7 +27,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         self._config: OutboxBrokerConfig | None = None
 
     def connect(self, config: OutboxBrokerConfig) -> None:
-        """Learn whose producer this is; a message can be published from then on."""
+        """Set the broker's configuration; from then on messages can be published."""
         self._config = config
         self.codec = config.broker_codec or DefaultCodec()
 
@@ -35,20 +35,20 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     def config(self) -> OutboxBrokerConfig:
         """The broker's configuration."""
         if self._config is None:
-            raise RuntimeError("This producer belongs to no broker.")
+            raise RuntimeError("This producer belongs to no broker: publish through an OutboxBroker.")
         return self._config
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
-        """Write one message; returns its row's id, or None when its timer is waiting already."""
+        """Insert one message; return its row's id, or None when its timer exists already."""
         ids = await self._write(cmd, await self._rows(cmd, [cmd.body], [cmd.key]))
         return ids[0] if ids else None
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
-        """Write messages in one statement; returns their rows' ids, in their order."""
+        """Insert messages in one statement; return the ids of their rows in the same order."""
         bodies = cmd.batch_bodies
         if isinstance(cmd.keys, str):
             raise TypeError(
-                f"keys has a key for each message, as a list; {cmd.keys!r} for all would be [{cmd.keys!r}] * n."
+                f"keys is the string {cmd.keys!r}: give a list with a key for each message, such as [{cmd.keys!r}] * n."
             )
         keys = [cmd.key] * len(bodies) if cmd.keys is None else list(cmd.keys)
         if len(keys) != len(bodies):
@@ -56,11 +56,11 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         return await self._write(cmd, await self._rows(cmd, bodies, keys))
 
     async def request(self, cmd: OutboxPublishCommand) -> NoReturn:
-        """Refuse."""
+        """Raise: an outbox has no requests."""
         raise NotImplementedError(NO_REQUESTS)
 
     async def _rows(self, cmd: OutboxPublishCommand, bodies: Sequence[Any], keys: Sequence[str | None]) -> list[NewRow]:
-        """Make a row of each body; what those of one content type share is checked, and encoded, once."""
+        """Make a row of each body; check and encode the headers once for each content type."""
         encode, serializer = self.codec.encode, self.config.fd_config._serializer  # noqa: SLF001 - as FastStream's own producers do
         rows, firsts = list[NewRow](), dict[str | None, NewRow]()
         for body, key in zip(bodies, keys, strict=True):
@@ -74,8 +74,8 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         return rows
 
     async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
-        if cmd.session is None and cmd.answers is not None:
-            cmd.answers.outputs += tuple(rows)  # counted when the message that it answers is settled
+        if cmd.session is None and cmd.answered is not None:
+            cmd.answered.outputs += tuple(rows)  # inserted, and counted, when the answered message is settled
             return []
         began, ids, failure = time.perf_counter(), list[int](), dict[str, str]()
         try:
@@ -96,9 +96,9 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         return ids
 
     async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
-        if cmd.session is None and cmd.alone:
-            async with self.config.store.transaction() as own:
-                return await self._insert_into(own, cmd, rows, notify=True)
+        if cmd.session is None and cmd.own_transaction:
+            async with self.config.store.transaction() as transaction:
+                return await self._insert_into(transaction, cmd, rows, notify=True)
         wakeup = self.config.wakeup
         notify = wakeup is None or not wakeup.defer(cmd.session, cmd.queue)
         return await self._insert_into(cmd.session, cmd, rows, notify=notify)
@@ -117,5 +117,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
 
 def _first_row(cmd: OutboxPublishCommand, payload: bytes, content_type: str | None, key: str | None) -> NewRow:
-    headers = seal(cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to)
+    headers = stored_headers(
+        cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to
+    )
     return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)

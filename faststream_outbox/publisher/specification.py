@@ -1,11 +1,19 @@
-"""A publisher in the AsyncAPI document."""
+"""Describes a publisher in the AsyncAPI document."""
+
+from dataclasses import dataclass
 
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec
 
-from faststream_outbox._faststream import PublisherSpecification
+from faststream_outbox._faststream import PublisherSpecification, PublisherSpecificationConfig
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.publisher.config import OutboxPublisherSpecificationConfig
+
+
+@dataclass(kw_only=True)
+class OutboxPublisherSpecificationConfig(PublisherSpecificationConfig):
+    """What FastStream documents of every publisher, and the queue."""
+
+    queue: str
 
 
 class OutboxPublisherSpecification(PublisherSpecification[OutboxBrokerConfig, OutboxPublisherSpecificationConfig]):
@@ -24,17 +32,13 @@ class OutboxPublisherSpecification(PublisherSpecification[OutboxBrokerConfig, Ou
         return self.config.title_ or f"{self.queue}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
-        """Describe the channel."""
+        """Return the channel."""
+        payload = resolve_payloads(self.get_payloads(), "Publisher")
         return {
             self.name: PublisherSpec(
                 address=self.queue,
                 description=self.config.description_,
-                operation=Operation(
-                    message=Message(
-                        title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads(), "Publisher")
-                    ),
-                    bindings=None,
-                ),
+                operation=Operation(message=Message(title=f"{self.name}:Message", payload=payload), bindings=None),
                 bindings=None,
             )
         }

@@ -1,4 +1,4 @@
-"""Rows on their way to Kafka, RabbitMQ, NATS and Redis."""
+"""Sends rows of the outbox to Kafka, RabbitMQ, NATS and Redis."""
 
 from faststream_outbox.relay.relay import Relay
 from faststream_outbox.relay.routing import Route, by_header

@@ -1,4 +1,4 @@
-"""Sends rows on, and says what becomes of them: those that were confirmed are done, the others as it was answered."""
+"""Sends rows to a target, and decides the outcome of each by its confirmation or error."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +8,11 @@ from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import ExtraHeaders, Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
 from faststream_outbox.relay.targets.base import (
+    HoldsLease,
     LeaseLostError,
     OutageError,
     RefusedError,
     SentRun,
-    StillOurs,
     Target,
 )
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
@@ -22,7 +22,7 @@ _SENT = Ack()
 
 
 class Forwarder:
-    """Handles rows by sending them: those of one key in their order, the others as they come."""
+    """Sends rows: those of one key in order, those without a key together."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Forwarder:
         judge: Judge,
         outage: Outage,
         *,
-        is_ours: Callable[[OutboxRow], bool],
+        holds_lease: Callable[[OutboxRow], bool],
         source: str,
         extra: ExtraHeaders | None = None,
     ) -> None:
@@ -39,12 +39,12 @@ class Forwarder:
         self._routes = routes
         self._judge = judge
         self._outage = outage
-        self._is_ours = is_ours
+        self._holds_lease = holds_lease
         self._source = source
         self._extra = extra
 
     async def forward(self, rows: Sequence[OutboxRow]) -> Handled:
-        """Send rows: all of one key, or all without one. Through an outage they are kept, and sent when it is over."""
+        """Send rows that have the same key, or no key; keep them through an outage and send them after it."""
         send = self._forward_each if rows[0].entity_key is None else self._forward_run
         return Handled(await send(rows))
 
@@ -55,33 +55,33 @@ class Forwarder:
             made = [self._make(row) for row in left]
             sent = iter(await self._target.send_each([each for each in made if isinstance(each, Outgoing)]))
             errors = [next(sent) if isinstance(each, Outgoing) else each for each in made]
-            kept = list[OutboxRow]()
+            unsent = list[OutboxRow]()
             for row, error in zip(left, errors, strict=True):
                 if isinstance(error, OutageError):
-                    kept.append(row)
+                    unsent.append(row)
                 else:
                     settlements.append(Settlement(row.lease, self._outcome(row, error)))
             outage = next((error for error in errors if isinstance(error, OutageError)), None)
             if outage is None:
                 break
-            await self._outage.endure(outage)
-            left = [row for row in kept if self._is_ours(row)]
-            ours = {row.id for row in left}
-            settlements += [Settlement(row.lease, _untouched(row)) for row in kept if row.id not in ours]
+            await self._outage.wait_until_over(outage)
+            left = [row for row in unsent if self._holds_lease(row)]
+            held = {row.id for row in left}
+            settlements += [Settlement(row.lease, _unchanged(row)) for row in unsent if row.id not in held]
         return settlements
 
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
-        """Send the rows of a key up to the first that has to be tried again; one that is dead may let others pass."""
+        """Send the rows of a key up to the first that is retried; go on after one that is dead."""
         settlements: list[Settlement] = []
         left = list(rows)
         while left:
-            confirmed, error = await self._send_first(left, lambda: self._is_ours(rows[0]))
+            confirmed, error = await self._send_first(left, lambda: self._holds_lease(rows[0]))
             settlements += [Settlement(row.lease, _SENT) for row in left[:confirmed]]
             left = left[confirmed:]
             if error is None:
                 break
             if isinstance(error, OutageError):
-                await self._outage.endure(error)
+                await self._outage.wait_until_over(error)
                 continue
             outcome = self._outcome(left[0], error)
             settlements.append(Settlement(left[0].lease, outcome))
@@ -90,16 +90,16 @@ class Forwarder:
             left = left[1:]
         return settlements
 
-    async def _send_first(self, rows: Sequence[OutboxRow], still_ours: StillOurs) -> SentRun:
-        """Send the first rows of a key, up to one that has no destination."""
+    async def _send_first(self, rows: Sequence[OutboxRow], holds_lease: HoldsLease) -> SentRun:
+        """Send the first rows of a key, up to one of which no message can be made."""
         messages = list[Outgoing]()
         for row in rows:
             made = self._make(row)
             if not isinstance(made, Outgoing):
-                sent = await self._target.send_run(messages, still_ours) if messages else SentRun(0)
+                sent = await self._target.send_run(messages, holds_lease) if messages else SentRun(0)
                 return sent if sent.error is not None else SentRun(sent.confirmed, made)
             messages.append(made)
-        return await self._target.send_run(messages, still_ours)
+        return await self._target.send_run(messages, holds_lease)
 
     def _make(self, row: OutboxRow) -> Outgoing | Exception:
         try:
@@ -108,7 +108,7 @@ class Forwarder:
             return make_outgoing(row, destination, source=self._source, extra=self._extra)
         except UnroutableError as error:
             return error
-        except ValueError as error:  # of the destination, or of headers that are none
+        except ValueError as error:  # from the destination or the headers
             return RefusedError(str(error))
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
@@ -116,7 +116,7 @@ class Forwarder:
             case None:
                 return _SENT
             case LeaseLostError():
-                return _untouched(row)
+                return _unchanged(row)
             case RefusedError() | UnroutableError():
                 delivery = OutboxDelivery.of(row)
                 delivery.verdict = Rejected()
@@ -125,6 +125,6 @@ class Forwarder:
                 return self._judge.outcome(OutboxDelivery.of(row), error)
 
 
-def _untouched(row: OutboxRow) -> Retry:
-    """Give a row back as it was: it was no attempt of its own that failed."""
+def _unchanged(row: OutboxRow) -> Retry:
+    """Return the row for its next claim without counting an attempt: the row did not fail."""
     return Retry(0.0, row.attempts_count)

@@ -1,4 +1,4 @@
-"""What a relay does while the broker it sends to is down: nothing, until it is back."""
+"""Pauses a relay while the broker that it sends to is down."""
 
 import asyncio
 import logging
@@ -10,17 +10,17 @@ from faststream_outbox.relay.targets.base import Target
 from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
 
-# How long between two looks at a broker that is down: soon at first, and never long.
-_FIRST_LOOK: Final = 0.2
-_LONGEST_WAIT: Final = 2.0
-# A broker that does not answer in this time is as good as down.
+# How long to wait between two checks of a broker that is down: short at first, then doubled up to the maximum.
+_FIRST_WAIT: Final = 0.2
+_MAX_WAIT: Final = 2.0
+# A broker that does not answer a check within this time counts as down.
 _ANSWER_SECONDS: Final = 5.0
-# An outage that follows another so soon is the same one: the broker answers, and takes nothing.
-_SAME_OUTAGE: Final = 10.0
+# An outage that follows another within this time keeps its waits: the broker answers checks but accepts no messages.
+_SAME_OUTAGE_SECONDS: Final = 10.0
 
 
 class Outage(Loop):
-    """Stops the claims when the broker fails, and lets them go on when it answers again."""
+    """Stops the claims when the broker fails, and resumes them when it answers again."""
 
     failure_event = "relay_failed"
     task = "Waiting for the broker"
@@ -37,49 +37,51 @@ class Outage(Loop):
         self._over = asyncio.Event()
         self._over.set()
         self._over_at = 0.0
-        self._wait = _FIRST_LOOK
+        self._wait = _FIRST_WAIT
 
     @property
-    def lasts(self) -> bool:
-        """Whether the broker is down, as far as is known."""
+    def ongoing(self) -> bool:
+        """Whether the broker is known to be down."""
         return self._begun.is_set()
 
     def begin(self, error: Exception) -> None:
-        """Take note that the broker is down."""
-        if self.lasts:
+        """Stop the claims, because the broker is down."""
+        if self.ongoing:
             return
         self.reason = error
         self._begun.set()
         self._over.clear()
         self._pause()
-        message = f"The broker is down, so nothing is claimed until it is back: {error}"
+        message = f"The broker is down; no rows are claimed until it answers again: {error}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
 
-    async def endure(self, error: Exception) -> None:
-        """Take note that the broker is down, and wait until it is back."""
+    async def wait_until_over(self, error: Exception) -> None:
+        """Stop the claims, and wait until the broker answers again."""
         self.begin(error)
         await self._over.wait()
 
     async def step(self) -> None:
         """Wait for an outage, then for its end."""
         await self._begun.wait()
-        if time.monotonic() - self._over_at > _SAME_OUTAGE:
-            self._wait = _FIRST_LOOK
+        if time.monotonic() - self._over_at > _SAME_OUTAGE_SECONDS:
+            self._wait = _FIRST_WAIT
         while True:
             await asyncio.sleep(self._wait)
-            self._wait = min(2 * self._wait, _LONGEST_WAIT)
-            if await self._answers():
+            self._wait = min(2 * self._wait, _MAX_WAIT)
+            if await answers(self._target, _ANSWER_SECONDS):
                 break
         self._over_at = time.monotonic()
         self.reason = None
         self._begun.clear()
         self._over.set()
         self._resume()
-        self._monitor.report("relay_resumed", "The broker is back, and rows go on.", level=logging.INFO)
+        self._monitor.report("relay_resumed", "The broker answers again; claims are resumed.", level=logging.INFO)
 
-    async def _answers(self) -> bool:
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                return await self._target.alive()
-        except Exception:  # noqa: BLE001 - whatever it is, that is no answer
-            return False
+
+async def answers(target: Target, seconds: float | None) -> bool:
+    """Return whether a broker answers within some time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await target.alive()
+    except Exception:  # noqa: BLE001 - any error means that it does not answer
+        return False

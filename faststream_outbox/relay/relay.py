@@ -1,4 +1,4 @@
-"""What a user holds: a relay from the queues of an outbox to another broker."""
+"""The relay: sends the rows of some queues to another broker, with FastStream's clients and without a handler."""
 
 import asyncio
 import logging
@@ -12,9 +12,9 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.engine.giving_up import OnDead, check_on_dead
 from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
-from faststream_outbox.relay.cloudevents import cloudevents_headers
 from faststream_outbox.relay.forwarder import Forwarder
-from faststream_outbox.relay.outage import Outage
+from faststream_outbox.relay.outage import Outage, answers
+from faststream_outbox.relay.outgoing import cloudevents_headers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
@@ -26,36 +26,37 @@ from faststream_outbox.storage.ordering import HeadLease, Ordering, check_orderi
 from faststream_outbox.subscriber.judge import Judge
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 
-# A claim, and what one statement settles; beyond that nothing is saved.
+# Rows in one claim and in one settle statement; more rows save nothing further.
 _CLAIMED_AT_ONCE: Final = 500
-# Rows of one key, or without a key, that are sent together; a crash has them sent again.
+# Rows of one key, or without a key, that are sent together; after a crash all of them are sent again.
 _SENT_AT_ONCE: Final = 100
-# For so long a start waits for the broker; then it is taken to be down.
+# How long a start waits for the broker before it counts as down.
 _CONNECT_SECONDS: Final = 10.0
-# What was sent is confirmed by then, or will be sent again.
+# How long a stop waits to disconnect; messages not confirmed by then will be sent again.
 _DISCONNECT_SECONDS: Final = 10.0
-# For so long a relay that has claimed nothing yet is taken to be well.
+# How long after its start a relay that has claimed nothing yet counts as alive.
 _FIRST_CLAIM_SECONDS: Final = 30.0
-# So many keys are on their way at once: what they have makes batches that are worth a round trip.
+# Keys sent at the same time: enough that their messages fill batches.
 _KEYS_AT_ONCE: Final = 256
 
 
 class Relay:
-    """Sends the rows of some queues to another broker, those of a key in their order; a row is deleted when confirmed.
+    """Sends the rows of some queues to another broker, those of a key in order; deletes a row when it is confirmed.
 
-    Bytes and headers go straight through, nothing is decoded, and there is no handler. Each message carries
-    `outbox_id`, which is the same whenever its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
+    Payload and headers are sent as stored: nothing is decoded, and no handler is called. Each message carries
+    `outbox_id`, which stays the same when its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
 
     Args:
         broker: The outbox.
         to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
-        routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
-        source: The name of this outbox in `outbox_id` and `outbox_source`, for good; that of the broker by default.
+        routes: The destination of each queue: a name, `by_header(…)`, or a function of a row.
+        source: The name of this outbox in `outbox_id` and `outbox_source`, the broker's by default; never change it.
         ordering: How several relays share the keys.
-        on_dead: What becomes of a key whose message the broker refuses: `"skip"` goes on without it, `"park"` waits.
-        retry_strategy: When a message is tried again whose sending failed for another reason than an outage.
-        lease_ttl_seconds: After how long others may take a row whose relay died.
-        cloudevents: Whether headers after CloudEvents are added.
+        on_dead: What happens to a key whose message the broker refuses: `"skip"` dead-letters the message and goes on,
+            `"park"` stops the key until an operator resumes it.
+        retry_strategy: When a message is sent again that failed for another reason than an outage.
+        lease_ttl_seconds: After how many seconds another relay may claim the rows of one that died.
+        cloudevents: Whether to add the headers of CloudEvents.
 
     Example:
         relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
@@ -70,7 +71,7 @@ class Relay:
         to: Any,
         routes: Mapping[str, Route],
         source: str | None = None,
-        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
+        ordering: Ordering = HeadLease(),  # noqa: B008 - immutable
         on_dead: OnDead = "skip",
         retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
         lease_ttl_seconds: float = 60.0,
@@ -78,7 +79,7 @@ class Relay:
     ) -> None:
         check_on_dead(on_dead)
         if not isinstance(broker, OutboxBroker):
-            raise TypeError(f"A relay reads an OutboxBroker, not a {type(broker).__name__}.")
+            raise TypeError(f"A relay reads from an OutboxBroker, not a {type(broker).__name__}.")
         self._broker = broker
         self._routes = Routes(routes)
         self._target = make_target(to)
@@ -105,16 +106,16 @@ class Relay:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Connect both brokers, and begin to send."""
+        """Connect both brokers, and start to claim and send rows."""
         if self._pipeline is not None:
-            raise RuntimeError("This relay has been started already.")
+            raise RuntimeError("This relay is running: stop it before you start it again.")
         handled = {queue for each in self._broker._outbox_subscribers for queue in each.queues}  # noqa: SLF001 - ours
         if shared := sorted(handled.intersection(self._routes.queues)):
             raise RuntimeError(
-                f"A subscriber of this broker reads queue {shared[0]!r}, which this relay sends on: each row would go "
-                "to one of them. Publish to a queue for each."
+                f"A subscriber of this broker reads queue {shared[0]!r}, and this relay does too: each row would reach "
+                "only one of them. Publish to two queues, one for each."
             )
-        self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream does not tell it otherwise
+        self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
         failure = await self._connect_target()
         config = self._broker.config.broker_config
@@ -129,7 +130,7 @@ class Relay:
             self._routes,
             judge,
             self._outage,
-            is_ours=pipeline.holds,
+            holds_lease=pipeline.holds,
             source=self._source,
             extra=self._extra,
         )
@@ -144,12 +145,12 @@ class Relay:
         self._started_at = time.monotonic()
 
     async def _connect_target(self) -> OutageError | None:
-        """Connect to the other broker; that it is down now is no reason not to start."""
+        """Connect to the target; return the error if it is down, because a relay starts without its broker."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await self._target.start()
         except TimeoutError:
-            return OutageError(f"There was no connection after {_CONNECT_SECONDS:g} seconds.")
+            return OutageError(f"The broker did not accept a connection within {_CONNECT_SECONDS:g} seconds.")
         except Exception as error:
             failure = self._target.translate(error)
             if isinstance(failure, OutageError):
@@ -162,12 +163,12 @@ class Relay:
         return await self._forwarder.forward(rows)
 
     async def stop(self) -> None:
-        """Claim no more, let what is on its way be confirmed and settled, and disconnect what we have connected."""
+        """Stop claiming, wait until sent rows are confirmed and settled, and disconnect what `start` connected."""
         pipeline, outage, self._pipeline, self._outage = self._pipeline, self._outage, None, None
         self._unsubscribe()
         if pipeline is not None:
-            # Nothing is confirmed while the broker is down, so there is nothing to wait for.
-            await pipeline.stop(0.0 if outage is not None and outage.lasts else self._broker.config.graceful_timeout)
+            # While the broker is down nothing is confirmed, so waiting is useless.
+            await pipeline.stop(0.0 if outage is not None and outage.ongoing else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
         await self._disconnect_target()
@@ -176,11 +177,11 @@ class Relay:
             await self._broker.stop()
 
     async def _disconnect_target(self) -> None:
-        """Disconnect from the other broker; that it is down, or silent, is no reason not to stop."""
+        """Disconnect from the target; a failure is logged, because it must not prevent the stop."""
         try:
             await within(_DISCONNECT_SECONDS, self._target.stop())
-        except Exception as error:  # noqa: BLE001 - nothing depends on it any more
-            message = f"The broker could not be disconnected: {describe(error)}"
+        except Exception as error:  # noqa: BLE001 - the relay stops anyway
+            message = f"Disconnecting from the broker failed; the relay stops without it: {describe(error)}"
             self._monitor.report("relay_not_closed", message, level=logging.WARNING, error=error)
 
     async def __aenter__(self) -> Self:
@@ -192,26 +193,22 @@ class Relay:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is claimed, because the broker is down."""
-        return self._outage is not None and self._outage.lasts
+        """Whether claims are stopped because the broker is down."""
+        return self._outage is not None and self._outage.ongoing
 
     @property
     def pause_reason(self) -> Exception | None:
-        """What the broker, or the way there, failed with, while nothing is claimed because of it."""
+        """The error for which claims are stopped; None while they are not."""
         return None if self._outage is None else self._outage.reason
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
-        """Ask the broker that rows go to for a sign of life."""
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._target.alive()
-        except Exception:  # noqa: BLE001 - whatever it is, that is no answer
-            return False
+        """Return whether the broker that rows are sent to answers."""
+        return await answers(self._target, timeout)
 
     @property
     def alive(self) -> bool:
         """Whether every loop is running; a relay that waits for its broker is alive."""
         if self._pipeline is None or self._outage is None:
             return False
-        just_begun = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS
-        return (self._pipeline.alive or just_begun) and self._outage.alive
+        just_started = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS
+        return (self._pipeline.alive or just_started) and self._outage.alive

@@ -1,4 +1,4 @@
-"""Where the rows of a queue go: to one place, or to one that a header or a function names."""
+"""Finds the destination of a row: fixed for its queue, or from a header or a function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,20 +7,22 @@ from faststream_outbox.runtime.events import PlainError
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 
-# A destination in the words of the broker it is sent to, or what finds one for a row.
+# A destination in the form of the broker that receives it, or a function that returns one for a row.
 Route = str | Callable[[OutboxRow], str]
 
 
 class UnroutableError(PlainError):
-    """A row for which there is no destination."""
+    """A row has no destination."""
 
 
 class Routes:
-    """The destination of every row of some queues."""
+    """The routes of all queues that a relay reads."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         if not isinstance(routes, Mapping) or not routes:
-            raise ValueError('routes tells where the rows of each queue go: {"orders": "orders-topic"}.')
+            raise ValueError(
+                'routes is empty or no mapping: give each queue a destination, {"orders": "orders-topic"}.'
+            )
         for queue, route in routes.items():
             check_name("queue", queue)
             if isinstance(route, str):
@@ -28,23 +30,23 @@ class Routes:
                     raise ValueError(f"The route of queue {queue!r} is empty: name a destination.")
             elif not callable(route):
                 raise TypeError(
-                    f"The route of queue {queue!r} is a destination, or a function of a row, not {route!r}."
+                    f"The route of queue {queue!r} is {route!r}: give a destination, or a function of a row."
                 )
         self._routes = dict(routes)
 
     @property
     def queues(self) -> list[str]:
-        """The queues that are relayed."""
+        """The queues that the relay reads."""
         return list(self._routes)
 
     @property
     def fixed(self) -> list[str]:
-        """The destinations that are known before there is a row."""
+        """The destinations that do not depend on a row."""
         known = (route.default if isinstance(route, ByHeader) else route for route in self._routes.values())
         return [destination for destination in known if isinstance(destination, str)]
 
     def destination(self, row: OutboxRow) -> str:
-        """Find where a row goes."""
+        """Return the destination of a row."""
         route = self._routes[row.queue]
         if isinstance(route, str):
             return route
@@ -55,27 +57,27 @@ class Routes:
         except Exception as error:
             raise UnroutableError(f"The route of queue {row.queue!r} raised {type(error).__name__}.") from error
         if not isinstance(destination, str) or not destination:
-            raise UnroutableError(f"The route of queue {row.queue!r} gave {destination!r}, which is no destination.")
+            raise UnroutableError(f"The route of queue {row.queue!r} returned {destination!r}, not a destination.")
         return destination
 
 
 @dataclass(frozen=True, slots=True)
 class ByHeader:
-    """Finds the destination of a row in one of its headers."""
+    """Returns the destination of a row from one of its headers."""
 
     name: str
     default: str | None = None
 
     def __call__(self, row: OutboxRow) -> str:
-        """Read the header."""
+        """Return the header's value, or the default."""
         destination = (row.headers or {}).get(self.name, self.default)
         if destination is None:
-            raise UnroutableError(f"Row {row.id} has no header {self.name!r}, which was to say where it goes.")
+            raise UnroutableError(f"Row {row.id} has no header {self.name!r}, which names its destination.")
         return str(destination)
 
 
 def by_header(name: str, *, default: str | None = None) -> Callable[[OutboxRow], str]:
-    """Route rows by one of their headers.
+    """Return a route that reads the destination from a header.
 
     Example:
         Relay(broker, to=kafka, routes={"events": by_header("topic", default="events")})

@@ -9,7 +9,7 @@ from faststream.response import ensure_response
 
 from faststream_outbox._faststream import BrokerMiddleware
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.envelope import THE_MESSAGES_OWN
+from faststream_outbox.envelope import PER_MESSAGE_HEADERS
 from faststream_outbox.publisher.foreign import ForeignPublishing
 from faststream_outbox.response import OutboxPublishCommand
 
@@ -57,7 +57,7 @@ class PropagateHeaders(BaseMiddleware):
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Call the handler and add the headers to its answer."""
         response = ensure_response(await call_next(msg))
-        inbound = {name: value for name, value in msg.headers.items() if name not in THE_MESSAGES_OWN}
+        inbound = {name: value for name, value in msg.headers.items() if name not in PER_MESSAGE_HEADERS}
         response.headers = inbound | response.headers
         return response
 

@@ -30,7 +30,7 @@ class CommittingProducer(OutboxProducer):
         return producer
 
     async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
-        cmd.alone = True
+        cmd.own_transaction = True
         return await super()._insert(cmd, rows)
 
 

@@ -13,16 +13,16 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import SentRun, StillOurs
+from faststream_outbox.relay.targets.base import HoldsLease, SentRun
 from faststream_outbox.relay.targets.redis import RedisTarget
 
 
 class Dying(RedisTarget):
     """Does not outlive the confirmation."""
 
-    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
+    async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
         """Send all of it, and die."""
-        sent = await super().send_run(run, still_ours)
+        sent = await super().send_run(run, holds_lease)
         assert sent == SentRun(len(run))
         os.kill(os.getpid(), signal.SIGKILL)
         return sent

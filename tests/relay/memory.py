@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import SentRun, StillOurs, Target
+from faststream_outbox.relay.targets.base import HoldsLease, SentRun, Target
 
 
 class Memory(Target):
@@ -25,8 +25,8 @@ class Memory(Target):
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         return [self._send(message) for message in messages]
 
-    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        assert still_ours()
+    async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        assert holds_lease()
         for confirmed, message in enumerate(run):
             if (error := self._send(message)) is not None:
                 return SentRun(confirmed, error)

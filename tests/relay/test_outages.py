@@ -33,7 +33,7 @@ every_server = pytest.mark.parametrize("place", KEEPING, indirect=True, ids=lamb
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a broker for silent soon."""
-    monkeypatch.setattr(Target, "patience", 2.0)
+    monkeypatch.setattr(Target, "confirm_timeout", 2.0)
 
 
 async def publish(broker: OutboxBroker, postgres: PostgresBackend, numbers: range) -> None:

@@ -21,7 +21,7 @@ from tests.relay.places import NatsStream, Place, RabbitQueuePlace, RedisList, R
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a broker for silent soon."""
-    monkeypatch.setattr(Target, "patience", 2.0)
+    monkeypatch.setattr(Target, "confirm_timeout", 2.0)
 
 
 @asynccontextmanager

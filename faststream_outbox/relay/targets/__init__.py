@@ -1,4 +1,4 @@
-"""The brokers that a relay sends to, each with its own words for a destination and its own way to confirm."""
+"""The brokers that a relay can send to, each with its own form of a destination and its own confirmations."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ __all__ = ["OutageError", "RefusedError", "Target", "make_target"]
 
 
 def make_target(broker: Any) -> Target:
-    """Find out what to do with a broker, without importing those that are not here."""
+    """Return the target for a FastStream broker, importing only the client that this broker uses."""
     if isinstance(broker, Target):
         return broker
     for base in type(broker).__mro__:

@@ -1,83 +1,204 @@
-"""What a relay needs of a broker: to be told, message by message, what was confirmed."""
+"""What all targets share: their contract, their errors, and how messages are sent and confirmed."""
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.runtime.events import PlainError
 
-# Whether rows are still ours: asked before each sending, because an outage may have outlasted their lease.
-StillOurs = Callable[[], bool]
+# Returns whether the relay still holds the lease of the rows: asked before each send, as an outage may outlast a lease.
+HoldsLease = Callable[[], bool]
 
 
 class OutageError(Exception):
-    """The broker cannot be reached, or does not answer: nobody is to blame for it, and all of it is tried again."""
+    """The broker cannot be reached or does not answer: all messages are sent again, and no row counts an attempt."""
 
 
 class RefusedError(PlainError):
-    """The broker will not take this message, now or later."""
+    """The broker will never accept this message."""
 
 
 class LeaseLostError(Exception):
-    """The rows may be somebody else's by now, so they were not sent."""
+    """The lease of the rows was lost, so they were not sent: another relay may be sending them."""
 
 
 class SentRun(NamedTuple):
-    """How many of the first messages of a key are confirmed, and what stopped it there."""
+    """How many of the first messages of a key were confirmed, and the error that stopped the rest."""
 
     confirmed: int
     error: Exception | None = None
 
 
 class Target(ABC):
-    """One broker, seen by a relay."""
+    """A broker that a relay sends to."""
 
-    # A confirmation that takes longer, in seconds, may still come; until then the broker is as good as down.
-    patience: float = 15.0
-    # Whom to tell that the broker seems to be down; a relay puts itself here.
+    # After so many seconds without a confirmation the broker is treated as down.
+    confirm_timeout: float = 15.0
+    # Called with an error when the broker seems to be down; set by the relay.
     on_outage: Callable[[Exception], None] | None = None
+    # The client's errors that `translate` turns into a `RefusedError` and, if they are none of those, an `OutageError`.
+    refusals: ClassVar[tuple[type[Exception], ...]] = ()
+    outages: ClassVar[tuple[type[Exception], ...]] = ()
 
-    async def confirmed(self, confirmation: Awaitable[Any], where: str) -> None:
-        """Wait for a confirmation as long as it takes, and tell when it takes long.
+    async def wait_confirmed(self, confirmation: Awaitable[Any], destination: str) -> None:
+        """Wait for a confirmation without limit, and report an outage each time `confirm_timeout` has passed.
 
-        For a client that goes on sending by itself: what were sent again would be there twice.
+        For clients that repeat a send by themselves: a second send by the relay would duplicate the message.
         """
         future = asyncio.ensure_future(confirmation)
-        while not (await asyncio.wait({future}, timeout=self.patience))[0]:
+        while not (await asyncio.wait({future}, timeout=self.confirm_timeout))[0]:
             if self.on_outage is not None:
-                self.on_outage(self.silence(where))
+                self.on_outage(self.not_confirmed(destination))
         future.result()
 
-    def silence(self, where: str) -> OutageError:
-        """Make an error of a confirmation that does not come."""
-        return OutageError(f"{where} has confirmed nothing for {self.patience:g} seconds.")
+    def not_confirmed(self, destination: str) -> OutageError:
+        """Return the error for a confirmation that did not come in time."""
+        return OutageError(f"{destination} has confirmed nothing for {self.confirm_timeout:g} seconds.")
+
+    def translate(self, error: Exception) -> Exception:
+        """Return the `OutageError` or `RefusedError` that a client's error means; any other error as it is."""
+        if isinstance(error, self.refusals):
+            return RefusedError(f"{type(error).__name__}: {error}")
+        if isinstance(error, self.outages):
+            return OutageError(f"{type(error).__name__}: {error}")
+        return error
 
     @abstractmethod
     def check(self, destination: str) -> None:
-        """Refuse a destination that cannot be, before there is a message for it."""
+        """Raise `ValueError` for a destination that this kind of broker cannot have."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Connect, unless somebody has done so."""
+        """Connect, unless the broker is connected."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Disconnect, if we have connected."""
+        """Disconnect, if `start` connected."""
 
     @abstractmethod
     async def alive(self) -> bool:
-        """Tell whether the broker answers."""
+        """Return whether the broker answers."""
 
     @abstractmethod
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Send messages that have no order; tells what went wrong with each."""
+        """Send messages that have no order; return an error, or None, for each."""
 
     @abstractmethod
-    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        """Send the messages of one key; none is sent whose predecessor may not have been taken."""
+    async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        """Send the messages of one key in order; send none before the broker has the one before it."""
+
+
+class BrokerTarget(Target):
+    """A FastStream broker, connected by the relay unless the application has connected it.
+
+    Messages go through its producer and not through its middlewares, because these are bytes and not what a handler
+    returned.
+    """
+
+    def __init__(self, broker: Any) -> None:
+        self.broker = broker
+        self._connected = False
+
+    async def start(self) -> None:
+        """Connect, without starting the broker's subscribers."""
+        if self.client is None:
+            await self.broker.connect()
+            self._connected = True
+
+    async def stop(self) -> None:
+        """Disconnect, if `start` connected."""
+        if self._connected:
+            self._connected = False
+            await self.broker.stop()
+
+    @property
+    def client(self) -> Any:
+        """The connection of FastStream's broker; None while it is not connected."""
+        return self.broker._connection  # noqa: SLF001 - FastStream has no public name for it
+
+    @property
+    def producer(self) -> Any:
+        """The producer that FastStream itself sends with."""
+        return self.broker.config.broker_config.producer
+
+
+class OneByOneTarget(BrokerTarget):
+    """A broker that confirms single messages: one message of a key is in flight at a time, of different keys many."""
 
     @abstractmethod
-    def translate(self, error: Exception) -> Exception:
-        """Make an `OutageError` or a `RefusedError` of an error, where it is one of them."""
+    async def send(self, message: Outgoing) -> None:
+        """Send a message and wait until it is confirmed."""
+
+    async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Send all messages at once, then wait for all confirmations."""
+        return list(await asyncio.gather(*map(self._try_send, messages)))
+
+    async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        """Send each message after the one before it is confirmed: the broker might accept a later one only."""
+        for confirmed, message in enumerate(run):
+            error = await self._try_send(message) if holds_lease() else LeaseLostError()
+            if error is not None:
+                return SentRun(confirmed, error)
+        return SentRun(len(run))
+
+    @property
+    def _send_timeout(self) -> float | None:
+        """After how long a send counts as failed and is repeated; None for a client that repeats it by itself."""
+        return self.confirm_timeout
+
+    async def _try_send(self, message: Outgoing) -> Exception | None:
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                await self.send(message)
+        except TimeoutError:
+            return self.not_confirmed(message.destination)
+        except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
+            return self.translate(error)
+        return None
+
+
+class SharedLock:
+    """A lock that many hold together (`shared`) or one holds alone (`exclusive`).
+
+    While one waits for `exclusive`, no other gets in.
+    """
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._holders = 0
+        self._locked = False
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Hold the lock together with others."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._locked)
+            self._holders += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._holders -= 1
+                self._changed.notify_all()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Hold the lock alone."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._locked)
+            self._locked = True
+            try:
+                await self._changed.wait_for(lambda: not self._holders)
+            except BaseException:
+                self._locked = False
+                self._changed.notify_all()
+                raise
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._locked = False
+                self._changed.notify_all()

@@ -9,13 +9,11 @@ from faststream.confluent import KafkaBroker
 from faststream.confluent.helpers import AsyncConfluentProducer
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.gate import Gate
-from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
-from faststream_outbox.relay.targets.topics import MissingTopics, check_topic
+from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError, SharedLock
+from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_topic
 
 _ANSWER_SECONDS: Final = 3.0
-# A topic that Kafka does not know after this time does not exist: it makes those soon that it makes by itself.
+# Kafka creates a topic sooner than this, if it creates topics by itself: one unknown after this time does not exist.
 _TOPIC_MS: Final = 5_000
 
 _MISSING: Final = frozenset(
@@ -37,11 +35,11 @@ _REFUSALS: Final = _MISSING | {
 
 
 class ConfluentTarget(OneByOneTarget):
-    """Topics. The key of a row is the key of its message, so a key has one partition and its order is kept there.
+    """Topics. The key of a row is the key of its message, so a key has one partition and keeps its order there.
 
-    It connects as the `KafkaBroker` would, with a producer of its own that is idempotent and waits for all replicas.
-    librdkafka fills batches as it likes, and of two messages of a key Kafka might refuse the first batch and take the
-    second: so of each key one is on its way at a time.
+    It connects with the options of the `KafkaBroker`, by its own producer, which is idempotent and waits for all
+    replicas. librdkafka chooses the batches itself, and Kafka might refuse the batch of a key's first message and
+    accept that of the second: therefore one message of each key is in flight at a time.
     """
 
     def __init__(self, broker: KafkaBroker) -> None:
@@ -51,51 +49,51 @@ class ConfluentTarget(OneByOneTarget):
         self._config = {name: value for name, value in given.items() if name != "transactional.id"} | own
         self._producer: AsyncConfluentProducer | None = None
         self._missing = MissingTopics()
-        self._gate = Gate()
+        self._lock = SharedLock()
 
     def check(self, destination: str) -> None:
-        """Refuse what is no topic."""
+        """Raise for a name that no topic can have."""
         check_topic(destination)
 
     async def start(self) -> None:
-        """Connect, and see whether somebody answers."""
+        """Connect, and check that Kafka answers."""
         if self._producer is None:
             config: Any = SimpleNamespace(producer_config=self._config)
             self._producer = AsyncConfluentProducer(logger=self.broker.config.broker_config.logger, config=config)
         await self.alive()
 
     async def stop(self) -> None:
-        """Disconnect; what is not confirmed by now is sent again by somebody."""
+        """Disconnect; rows that are not confirmed by now will be sent again by another relay or after a restart."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.producer.purge()
             await producer.stop()
 
     async def alive(self) -> bool:
-        """Ask Kafka which topics it has."""
+        """Ask Kafka for its topics."""
         if self._producer is None:
             return False
         await asyncio.to_thread(self._producer.producer.list_topics, timeout=_ANSWER_SECONDS)
         return True
 
     @property
-    def _lost_after(self) -> float | None:
-        """Never: librdkafka sends a message until it is there, or has a final error."""
+    def _send_timeout(self) -> float | None:
+        """None: librdkafka repeats a send until Kafka confirms it or the error is final."""
         return None
 
     async def send(self, message: Outgoing) -> None:
-        """Send a message; one that was refused among others is tried alone, because Kafka refuses batches."""
+        """Send a message; repeat a refused one alone, because Kafka refuses whole batches."""
         self._missing.check(message.destination)
         try:
-            async with self._gate.together():
+            async with self._lock.shared():
                 await self._deliver(message)
         except KafkaException as error:
             code = error.args[0].code()
             if code in _MISSING:
-                raise self._missing.refuse(message.destination) from error
+                raise self._missing.add(message.destination) from error
             if code not in _REFUSALS:
                 raise
-            async with self._gate.alone():
+            async with self._lock.exclusive():
                 await self._deliver(message)
 
     async def _deliver(self, message: Outgoing) -> None:
@@ -109,13 +107,13 @@ class ConfluentTarget(OneByOneTarget):
             headers=headers,
             no_confirm=True,
         )
-        await self.confirmed(confirmation, message.destination)
+        await self.wait_confirmed(confirmation, message.destination)
 
     def translate(self, error: Exception) -> Exception:
-        """Tell outages and refusals from the rest."""
+        """Return the `OutageError` or `RefusedError` that librdkafka's error means."""
         if isinstance(error, BufferError):
             return OutageError("The producer's buffer is full.")
         if not isinstance(error, KafkaException):
             return error
-        what: Any = error.args[0]
-        return RefusedError(what.str()) if what.code() in _REFUSALS else OutageError(what.str())
+        reason: Any = error.args[0]
+        return RefusedError(reason.str()) if reason.code() in _REFUSALS else OutageError(reason.str())

@@ -1,37 +1,41 @@
-"""Apache Kafka, through aiokafka."""
+"""Apache Kafka, through aiokafka: a target, and for each partition a sender that fills its batches."""
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, groupby
-from typing import Any
+from typing import Any, Final
 
 from aiokafka.errors import UnknownTopicOrPartitionError
 from aiokafka.partitioner import DefaultPartitioner
 from faststream.kafka import KafkaBroker
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import RefusedError, SentRun, StillOurs, Target
-from faststream_outbox.relay.targets.kafka_lane import Lane
-from faststream_outbox.relay.targets.kafka_producer import BatchProducer
-from faststream_outbox.relay.targets.topics import MissingTopics, check_topic
+from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun, Target
+from faststream_outbox.relay.targets.kafka_producer import Batch, BatchProducer
+from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_topic
+
+# A topic may accept smaller batches than its brokers do. Batches are then halved, down to this size.
+_SMALLEST_BATCH_BYTES: Final = 1024
 
 
 class KafkaTarget(Target):
-    """Topics. The key of a row is the key of its message, so a key has one partition and its order is kept there.
+    """Topics. The key of a row is the key of its message, so a key has one partition and keeps its order there.
 
-    It connects as the `KafkaBroker` would, with a producer of its own: that is idempotent and waits for all replicas,
-    however the broker's is set up, and it may have to be replaced.
+    It connects with the options of the `KafkaBroker`, by its own producer: that one is always idempotent, waits for all
+    replicas, and can be replaced after a failed batch.
     """
 
     def __init__(self, broker: KafkaBroker) -> None:
-        options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream does not tell it otherwise
-        self._producer = BatchProducer(options, confirmed=self.confirmed)
+        options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream has no public name for it
+        self._producer = BatchProducer(options, wait_confirmed=self.wait_confirmed)
         self._partition_of = options.get("partitioner") or DefaultPartitioner()
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._senders: dict[tuple[str, int], _PartitionSender] = {}
         self._missing = MissingTopics()
-        self._turns = cycle(range(1 << 20))
+        self._round_robin = cycle(range(1 << 20))
 
     def check(self, destination: str) -> None:
-        """Refuse what is no topic."""
+        """Raise for a name that no topic can have."""
         check_topic(destination)
 
     async def start(self) -> None:
@@ -43,11 +47,11 @@ class KafkaTarget(Target):
         await self._producer.stop()
 
     async def alive(self) -> bool:
-        """Ask Kafka which topics it has."""
-        return await self._producer.answers()
+        """Ask Kafka for its topics."""
+        return await self._producer.alive()
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Send all of a topic to one of its partitions, in turn; one that is refused stops none."""
+        """Send the messages of each topic to one of its partitions, in rotation; go on after a refused message."""
         errors: dict[int, Exception | None] = {}
         numbered = sorted(enumerate(messages), key=lambda each: each[1].destination)
         for topic, group in groupby(numbered, key=lambda each: each[1].destination):
@@ -62,39 +66,150 @@ class KafkaTarget(Target):
                 left = left[confirmed + len(stopped) :]
         return [errors[number] for number in range(len(messages))]
 
-    async def send_run(self, run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        """Send the messages of a key as they stand, topic by topic where they go to several."""
+    async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        """Send the messages of a key in order, in one group for each topic that follows another."""
         confirmed = 0
         for topic, group in groupby(run, key=lambda message: message.destination):
             messages = list(group)
-            sent = await self._send(topic, messages, messages[0].key, still_ours)
+            sent = await self._send(topic, messages, messages[0].key, holds_lease)
             confirmed += sent.confirmed
             if sent.error is not None:
                 return SentRun(confirmed, sent.error)
         return SentRun(confirmed)
 
-    async def _send(self, topic: str, messages: Sequence[Outgoing], key: str | None, still_ours: StillOurs) -> SentRun:
+    async def _send(
+        self, topic: str, messages: Sequence[Outgoing], key: str | None, holds_lease: HoldsLease
+    ) -> SentRun:
         try:
-            lane = await self._lane(topic, key)
-            return await lane.send(messages, still_ours)
-        except Exception as error:  # noqa: BLE001 - whoever sent them decides
+            sender = await self._sender(topic, key)
+            return await sender.send(messages, holds_lease)
+        except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return SentRun(0, self.translate(error))
 
-    async def _lane(self, topic: str, key: str | None) -> Lane:
+    async def _sender(self, topic: str, key: str | None) -> "_PartitionSender":
         self._missing.check(topic)
         try:
             partitions = await self._producer.partitions(topic)
         except UnknownTopicOrPartitionError as error:
-            raise self._missing.refuse(topic) from error
+            raise self._missing.add(topic) from error
         if key is None:
-            partition = partitions[next(self._turns) % len(partitions)]
+            partition = partitions[next(self._round_robin) % len(partitions)]
         else:
             partition = self._partition_of(key.encode(), partitions, partitions)
-        where = topic, partition
-        if where not in self._lanes:
-            self._lanes[where] = Lane(self._producer, topic, partition)
-        return self._lanes[where]
+        place = topic, partition
+        if place not in self._senders:
+            self._senders[place] = _PartitionSender(self._producer, topic, partition)
+        return self._senders[place]
 
     def translate(self, error: Exception) -> Exception:
-        """Tell outages and refusals from the rest."""
+        """Return the `OutageError` or `RefusedError` that aiokafka's error means."""
         return self._producer.translate(error)
+
+
+class _PendingRun:
+    """Messages that one caller wants sent in order, and how far that is done."""
+
+    def __init__(self, messages: Sequence[Outgoing], holds_lease: HoldsLease) -> None:
+        self.messages = messages
+        self.holds_lease = holds_lease
+        self.confirmed = 0
+        self.error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all messages are confirmed, or one has failed."""
+        return self.error is not None or self.confirmed == len(self.messages)
+
+    @property
+    def left(self) -> Sequence[Outgoing]:
+        """The messages that are not confirmed."""
+        return self.messages[self.confirmed :]
+
+
+class _PartitionSender:
+    """Sends batches to one partition, one after the other; Kafka accepts a batch whole or not at all.
+
+    The caller whose turn it is sends the messages of all waiting callers, so a batch holds those of many keys.
+    """
+
+    def __init__(self, producer: BatchProducer, topic: str, partition: int) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._turn = asyncio.Lock()
+        self._waiting: deque[_PendingRun] = deque()
+        self._max_bytes = producer.max_batch_bytes
+
+    async def send(self, messages: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        """Send messages in order; those behind one that fails are not sent."""
+        run = _PendingRun(messages, holds_lease)
+        self._waiting.append(run)
+        try:
+            async with self._turn:
+                while not run.done:
+                    await self._send_batch()
+        finally:
+            if run in self._waiting:
+                self._waiting.remove(run)
+        return SentRun(run.confirmed, run.error)
+
+    async def _send_batch(self) -> None:
+        """Send as many of the waiting messages as one batch holds."""
+        try:
+            batch = self._producer.new_batch()
+        except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
+            self._fail(self._waiting, error)
+            return
+        counts = self._fill(batch)
+        if not counts:
+            return
+        try:
+            await self._producer.send(batch, self._topic, self._partition)
+        except RefusedError as refusal:
+            if batch.count == 1:
+                self._fail(counts, refusal)
+            else:
+                await self._send_singly(counts, batch.size)
+        except Exception as error:  # noqa: BLE001 - same
+            self._fail(counts, error)
+        else:
+            for run, count in counts.items():
+                run.confirmed += count
+        self._remove_done()
+
+    async def _send_singly(self, counts: Mapping[_PendingRun, int], size: int) -> None:
+        """Send each message of a refused batch alone, so that only the one that Kafka refuses fails."""
+        self._max_bytes = max(size // 2, _SMALLEST_BATCH_BYTES)
+        for run, count in counts.items():
+            for message in run.left[:count]:
+                try:
+                    batch = self._producer.new_batch()
+                    batch.add(message)
+                    await self._producer.send(batch, self._topic, self._partition)
+                except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
+                    run.error = error
+                    break
+                run.confirmed += 1
+
+    def _fill(self, batch: Batch) -> dict[_PendingRun, int]:
+        """Add messages to a batch while there is room; return how many of each run were added."""
+        counts: dict[_PendingRun, int] = {}
+        for run in self._waiting:
+            if not run.holds_lease():
+                run.error = LeaseLostError("The lease was lost before the message was sent.")
+                continue
+            for message in run.left:
+                if (counts and batch.size >= self._max_bytes) or not batch.add(message):
+                    self._remove_done()
+                    return counts
+                counts[run] = counts.get(run, 0) + 1
+        self._remove_done()
+        return counts
+
+    def _fail(self, runs: Iterable[_PendingRun], error: Exception) -> None:
+        for run in runs:
+            run.error = error
+        self._remove_done()
+
+    def _remove_done(self) -> None:
+        self._waiting = deque(run for run in self._waiting if not run.done)

@@ -1,4 +1,4 @@
-"""A producer of aiokafka's that sends batches of ours: idempotent, confirmed by all replicas, one per partition."""
+"""Sends batches that we fill ourselves through aiokafka's producer: idempotent, and confirmed by all replicas."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,18 +8,17 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer, errors
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.gate import Gate
+from faststream_outbox.relay.targets.base import OutageError, RefusedError, SharedLock
 
-# Large enough that a request is shared by hundreds of messages, far below what Kafka takes by default.
+# Large enough for hundreds of messages in a request, far below the 1 MB that Kafka accepts by default.
 _BATCH_BYTES: Final = 256 * 1024
-# For how long a producer may take to end with nothing left to send.
+# How long a producer may take to stop when it has nothing left to send.
 _STOP_SECONDS: Final = 5.0
-# A topic that Kafka does not know after this time does not exist: it makes those soon that it makes by itself.
+# Kafka creates a topic sooner than this, if it creates topics by itself: one unknown after this time does not exist.
 _TOPIC_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 3.0
 
-REFUSALS: Final = (
+_REFUSALS: Final = (
     errors.MessageSizeTooLargeError,
     errors.RecordListTooLargeError,
     errors.InvalidTopicError,
@@ -32,46 +31,46 @@ REFUSALS: Final = (
 
 
 class Batch:
-    """Messages for one partition, which takes all of them or none."""
+    """Messages for one partition, which accepts all of them or none."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
 
     def add(self, message: Outgoing) -> bool:
-        """Put a message behind the others; false when there is no room. For the first there always is."""
+        """Append a message; return False when there is no room. The first message always fits."""
         headers = [(name, value.encode()) for name, value in message.headers.items()]
         key = None if message.key is None else message.key.encode()
         return self._builder.append(timestamp=None, key=key, value=message.payload, headers=headers) is not None
 
     @property
     def count(self) -> int:
-        """How many messages it has."""
+        """The number of messages."""
         return int(self._builder.record_count())
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes."""
         return int(self._builder.size())
 
     def close(self) -> Any:
-        """Let nothing be added any more."""
+        """Close the batch to further messages, and return aiokafka's builder."""
         self._builder.close()
         return self._builder
 
 
 class BatchProducer:
-    """Sends batches, and begins anew after one that failed.
+    """Sends batches, and replaces its producer after one that failed.
 
-    aiokafka numbers the messages of a partition when it sends them. After a batch that Kafka has refused the numbers
-    have a gap, and Kafka takes nothing more from that producer; a new one begins at nought.
+    aiokafka numbers the messages of a partition when it sends them. A batch that Kafka refused leaves a gap in the
+    numbers, and Kafka then accepts nothing more from that producer; a new producer starts at 0.
     """
 
     def __init__(
-        self, options: Mapping[str, Any], *, confirmed: Callable[[Awaitable[Any], str], Awaitable[None]]
+        self, options: Mapping[str, Any], *, wait_confirmed: Callable[[Awaitable[Any], str], Awaitable[None]]
     ) -> None:
         self.max_batch_bytes = max(int(options.get("max_batch_size") or 0), _BATCH_BYTES)
         self._max_request_bytes = int(options.get("max_request_size") or 1024 * 1024)
-        # Batches are ours to fill: nothing is gained by waiting for more.
+        # linger_ms=0: we fill the batches, so waiting for more messages gains nothing.
         self._options = {
             **options,
             "enable_idempotence": True,
@@ -81,10 +80,10 @@ class BatchProducer:
             "max_request_size": max(self._max_request_bytes, 2 * self.max_batch_bytes),
             "transactional_id": None,
         }
-        self._confirmed = confirmed
+        self._wait_confirmed = wait_confirmed
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
-        self._gate = Gate()
+        self._lock = SharedLock()
 
     async def start(self) -> None:
         """Connect."""
@@ -103,7 +102,7 @@ class BatchProducer:
         return producer
 
     async def stop(self) -> None:
-        """Disconnect; what is not confirmed by now is sent again by somebody."""
+        """Disconnect; rows that are not confirmed by now will be sent again by another relay or after a restart."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await self._close(producer)
@@ -113,27 +112,27 @@ class BatchProducer:
             async with asyncio.timeout(_STOP_SECONDS):
                 await producer.stop()
         except TimeoutError:
-            # It waits for confirmations that do not come.
-            await producer._sender.close()  # noqa: SLF001 - aiokafka knows no other way to give up
+            # It still waits for confirmations.
+            await producer._sender.close()  # noqa: SLF001 - aiokafka has no other way to give up
             await producer.client.close()
 
-    async def answers(self) -> bool:
-        """Ask for what every broker knows."""
+    async def alive(self) -> bool:
+        """Connect if necessary, and return whether Kafka answers."""
         await self.start()
-        return self._producer is not None and await self._knows_itself(self._producer)
+        return self._producer is not None and await self._answers(self._producer)
 
     async def partitions(self, topic: str) -> list[int]:
-        """Tell the partitions of a topic; Kafka makes it now, if that is how it is set up."""
+        """Return the partitions of a topic; asking lets Kafka create it, if it creates topics by itself."""
         producer = self._connected()
         try:
             async with asyncio.timeout(_TOPIC_SECONDS):
                 return sorted(await producer.partitions_for(topic))
         except TimeoutError as error:
-            if not await self._knows_itself(producer):
-                raise OutageError("Kafka does not tell which topics it has.") from error
+            if not await self._answers(producer):
+                raise OutageError("Kafka did not answer which topics it has.") from error
             raise errors.UnknownTopicOrPartitionError from error
 
-    async def _knows_itself(self, producer: AIOKafkaProducer) -> bool:
+    async def _answers(self, producer: AIOKafkaProducer) -> bool:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await producer.client.fetch_all_metadata()
@@ -141,38 +140,38 @@ class BatchProducer:
             return False
         return True
 
-    def new_batch(self) -> "Batch":
-        """Begin a batch."""
+    def new_batch(self) -> Batch:
+        """Return an empty batch."""
         return Batch(self._connected().create_batch())
 
-    async def send(self, batch: "Batch", topic: str, partition: int) -> None:
-        """Send a batch and wait until all replicas have it: for as long as it takes, because then it is there once."""
+    async def send(self, batch: Batch, topic: str, partition: int) -> None:
+        """Send a batch and wait without limit until all replicas have it: a second send could duplicate it."""
         if batch.count == 1 and batch.size > self._max_request_bytes:
             raise RefusedError(
-                f"The message has {batch.size:,} bytes with its headers, and {self._max_request_bytes:,} may be sent: "
-                "KafkaBroker(…, max_request_size=…) says how many, and max.message.bytes of the topic."
+                f"The message has {batch.size:,} bytes with its headers, more than {self._max_request_bytes:,}: raise "
+                "KafkaBroker(…, max_request_size=…), and max.message.bytes of the topic."
             )
-        async with self._gate.together():
+        async with self._lock.shared():
             producer = self._connected()
             failure = await self._deliver(producer, batch, topic, partition)
         if failure is not None:
-            await self._renew(producer)
+            await self._replace(producer)
             raise self.translate(failure) from failure
 
     async def _deliver(
-        self, producer: AIOKafkaProducer, batch: "Batch", topic: str, partition: int
+        self, producer: AIOKafkaProducer, batch: Batch, topic: str, partition: int
     ) -> errors.KafkaError | None:
         try:
-            await self._confirmed(await producer.send_batch(batch.close(), topic, partition=partition), topic)
+            await self._wait_confirmed(await producer.send_batch(batch.close(), topic, partition=partition), topic)
         except errors.KafkaError as error:
             return error
         return None
 
-    async def _renew(self, failed: AIOKafkaProducer) -> None:
-        """Begin anew, when nobody else awaits a confirmation."""
-        async with self._gate.alone():
+    async def _replace(self, failed: AIOKafkaProducer) -> None:
+        """Replace a producer, when no other batch waits for its confirmation."""
+        async with self._lock.exclusive():
             if self._producer is not failed:
-                return  # somebody else has begun anew, or we have been stopped
+                return  # it was replaced meanwhile, or we were stopped
             try:
                 self._producer = await self._open()
             except Exception as error:
@@ -188,8 +187,8 @@ class BatchProducer:
 
     @staticmethod
     def translate(error: Exception) -> Exception:
-        """Tell outages and refusals from the rest."""
-        if isinstance(error, REFUSALS):
+        """Return the `OutageError` or `RefusedError` that aiokafka's error means."""
+        if isinstance(error, _REFUSALS):
             return RefusedError(str(error) or type(error).__name__)
         if isinstance(error, errors.KafkaError | OSError):
             return OutageError(f"{type(error).__name__}: {error}")

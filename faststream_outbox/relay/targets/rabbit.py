@@ -11,68 +11,67 @@ from faststream.response.publish_type import PublishType
 from pamqp.commands import Basic
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OutageError, RefusedError
-from faststream_outbox.relay.targets.gate import Gate
-from faststream_outbox.relay.targets.one_by_one import OneByOneTarget
+from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError, SharedLock
 
-# For how long a channel may be closed, in all a second.
-_LOOK_SECONDS: Final = 0.05
-_LOOKS: Final = 20
+# Try a closed channel again for a second: the client reopens it by itself.
+_REOPEN_INTERVAL: Final = 0.05
+_REOPEN_ATTEMPTS: Final = 20
 
 
 class RabbitTarget(OneByOneTarget):
     """A queue, by its name; or an exchange and a routing key: `exchange/key`. Each message is confirmed."""
 
     broker: RabbitBroker
+    refusals = (PublishError, ChannelClosed)
+    # AMQPError includes a message that RabbitMQ nacked: the queue is full or not available.
+    outages = (AMQPError, OSError, RuntimeError)
 
     def __init__(self, broker: RabbitBroker) -> None:
         super().__init__(broker)
-        self._gate = Gate()
+        self._lock = SharedLock()
 
     def check(self, destination: str) -> None:
-        """Refuse what has no routing key and no exchange."""
+        """Raise for a destination with neither an exchange nor a routing key."""
         if destination == "/":
-            raise ValueError("A destination of RabbitMQ is a queue, or exchange/routing-key.")
+            raise ValueError("'/' is no destination of RabbitMQ: give a queue, or exchange/routing-key.")
 
     async def start(self) -> None:
-        """Connect, and see that messages are confirmed."""
+        """Connect, and check that messages are confirmed."""
         await super().start()
         channel = await self.broker.config.broker_config.channel_manager.get_channel()
         if not channel.publisher_confirms:
             raise ValueError(
-                "A relay deletes what RabbitMQ has confirmed, and this broker asks for no confirmations: "
+                "A relay deletes a row when RabbitMQ confirms its message, and this broker asks for no confirmations: "
                 "leave publisher_confirms=False out of RabbitBroker(default_channel=Channel(…))."
             )
 
     async def alive(self) -> bool:
         """Open a channel, and close it."""
         await self.start()
-        connection: Any = self.broker._connection  # noqa: SLF001 - FastStream does not tell it otherwise
-        await connection.connected.wait()
-        channel = await connection.channel()
+        await self.client.connected.wait()
+        channel = await self.client.channel()
         await channel.close()
         return True
 
     async def send(self, message: Outgoing) -> None:
-        """Publish; RabbitMQ closes the channel on a message that it refuses, so it is found by trying each alone."""
+        """Publish a message; RabbitMQ closes the channel on a refused one, so each message in flight is tried alone."""
         try:
-            async with self._gate.together():
+            async with self._lock.shared():
                 await self._publish(message)
         except (ChannelClosed, ChannelInvalidStateError):
-            async with self._gate.alone():
+            async with self._lock.exclusive():
                 await self._publish_on_new_channel(message)
 
     async def _publish_on_new_channel(self, message: Outgoing) -> None:
-        """Publish when the client has opened the channel again, which it does by itself."""
-        for _ in range(_LOOKS):
+        for _ in range(_REOPEN_ATTEMPTS):
             try:
                 return await self._publish(message)
             except ChannelInvalidStateError:
-                await asyncio.sleep(_LOOK_SECONDS)
-        raise OutageError("RabbitMQ has closed the channel, and it is not opened again.")
+                await asyncio.sleep(_REOPEN_INTERVAL)
+        raise OutageError("RabbitMQ closed the channel, and the client has not reopened it.")
 
     async def _publish(self, message: Outgoing) -> None:
-        """Publish; a message that reaches no queue comes back, and is refused."""
+        """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
         exchange, slash, key = message.destination.partition("/")
         headers: dict[str, Any] = dict(message.headers)
         command = RabbitPublishCommand(
@@ -88,17 +87,6 @@ class RabbitTarget(OneByOneTarget):
             _publish_type=PublishType.PUBLISH,
         )
         confirmation = await self.producer.publish(command)
-        # A message that no queue wants comes back before it is confirmed, and that is no error to the client.
+        # RabbitMQ returns an unroutable message before it confirms it, and the client raises nothing.
         if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
             raise RefusedError(f"No queue is bound for {message.destination!r}: the message was returned.")
-
-    def translate(self, error: Exception) -> Exception:
-        """Tell outages and refusals from the rest."""
-        if isinstance(error, RefusedError | OutageError):
-            return error
-        if isinstance(error, PublishError | ChannelClosed):
-            return RefusedError(f"{type(error).__name__}: {error}")
-        # That includes a message that was not confirmed, but denied: the queue is full, or not well.
-        if isinstance(error, AMQPError | OSError | RuntimeError):
-            return OutageError(f"{type(error).__name__}: {error}")
-        return error

@@ -8,7 +8,7 @@ from typing import Final
 
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import LeaseLostError, RefusedError, SentRun, StillOurs
+from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun
 from tests.relay.storm.worker import BusyRelay
 
 # The share of messages that a place does not take at once.
@@ -23,8 +23,8 @@ def settled_unconfirmed(relay: Relay) -> None:
     target, send = relay._target, relay._target.send_run
     on_their_way: set[asyncio.Task[SentRun]] = set()
 
-    async def send_run(run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        sending = asyncio.create_task(send(run, still_ours))
+    async def send_run(run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        sending = asyncio.create_task(send(run, holds_lease))
         on_their_way.add(sending)
         sending.add_done_callback(on_their_way.discard)
         return SentRun(len(run))
@@ -36,8 +36,8 @@ def all_at_once(relay: Relay) -> None:
     """Send the messages of a key at the same time, as those without one."""
     target, send = relay._target, relay._target.send_run
 
-    async def send_run(run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        for n, sent in enumerate(await asyncio.gather(*(send([message], still_ours) for message in run))):
+    async def send_run(run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        for n, sent in enumerate(await asyncio.gather(*(send([message], holds_lease) for message in run))):
             if sent.error is not None:
                 return SentRun(n, sent.error)
         return SentRun(len(run))
@@ -49,14 +49,14 @@ def hiccups(relay: Relay, *, go_on: bool = False) -> None:
     """Let the place take some messages at the second attempt only; that alone does no harm."""
     target, send = relay._target, relay._target.send_run
 
-    async def send_run(run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
+    async def send_run(run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
         # No fault of a message's own, so it is none of its attempts.
         failed = next((n for n in range(len(run)) if random.random() < HICCUPS), None)
         if failed is None:
-            return await send(run, still_ours)
-        sent = await send(run[:failed], still_ours) if failed else SentRun(0)
+            return await send(run, holds_lease)
+        sent = await send(run[:failed], holds_lease) if failed else SentRun(0)
         if go_on and failed + 1 < len(run):
-            await send(run[failed + 1 :], still_ours)
+            await send(run[failed + 1 :], holds_lease)
         return sent if sent.error is not None else SentRun(failed, LeaseLostError("a hiccup"))
 
     target.send_run = send_run  # type: ignore[method-assign] # that is what is spoiled
@@ -94,8 +94,8 @@ def lease_ignored(relay: Relay) -> None:
     stalls(relay)
     target, send = relay._target, relay._target.send_run
 
-    async def send_run(run: Sequence[Outgoing], still_ours: StillOurs) -> SentRun:
-        del still_ours
+    async def send_run(run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        del holds_lease
         return await send(run, lambda: True)
 
     target.send_run = send_run  # type: ignore[method-assign] # that is what is spoiled
