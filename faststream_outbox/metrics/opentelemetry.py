@@ -1,7 +1,7 @@
 """Records a broker's events as OpenTelemetry metrics; the spans come from `OutboxTelemetryMiddleware`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
 
@@ -12,6 +12,14 @@ except ImportError as error:
 
 Tags = Mapping[str, Any]
 _Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+# The gauges of a queue: the tag of the event `backlog`, the unit, the value without a row, and the description.
+_GAUGES: Final = (
+    ("oldest_ready_age", "s", 0.0, "How long the oldest row that could be claimed has waited"),
+    ("oldest_age", "s", 0.0, "How long ago the oldest row was published"),
+    ("blocked_keys", "key", 0, "Keys whose first row waits, or failed"),
+    ("parked_keys", "key", 0, "Keys that wait for an operator"),
+)
 
 
 class OpenTelemetryRecorder:
@@ -47,35 +55,28 @@ class OpenTelemetryRecorder:
         meter = meter or get_meter(__name__, meter_provider=meter_provider)
         self._with_bus = include_bus_metrics
         self._with_counters = include_messages_counters
+        histogram, counter = meter.create_histogram, meter.create_counter
         if include_bus_metrics:
-            self._process_duration = meter.create_histogram(
-                "messaging.process.duration", "s", "Measures the duration of process operation."
-            )
-            self._publish_duration = meter.create_histogram(
-                "messaging.publish.duration", "s", "Measures the duration of publish operation."
-            )
+            about = "Measures the duration of {} operation."
+            self._process_duration = histogram("messaging.process.duration", "s", about.format("process"))
+            self._publish_duration = histogram("messaging.publish.duration", "s", about.format("publish"))
         if include_bus_metrics and include_messages_counters:
-            self._process_messages = meter.create_counter(
-                "messaging.process.messages", "message", "Measures the number of processed messages."
-            )
-            self._publish_messages = meter.create_counter(
-                "messaging.publish.messages", "message", "Measures the number of published messages."
-            )
-        self._claims = meter.create_counter("messaging.outbox.fetch.batches", "batch", "Claims of rows")
-        self._lost = meter.create_counter("messaging.outbox.lease_lost", "event", "Rows whose lease was lost")
-        self._dlq_written = meter.create_counter(
-            "messaging.outbox.dlq_written", "event", "Rows moved to the dead-letter table"
-        )
-        self._drains = meter.create_counter("messaging.outbox.drain_timeout", "event", "Stops that ran out of time")
+            about = "Measures the number of {} messages."
+            self._process_messages = counter("messaging.process.messages", "message", about.format("processed"))
+            self._publish_messages = counter("messaging.publish.messages", "message", about.format("published"))
+        self._claims = counter("messaging.outbox.fetch.batches", "batch", "Claims of rows")
+        self._lost = counter("messaging.outbox.lease_lost", "event", "Rows whose lease was lost")
+        self._dlq_written = counter("messaging.outbox.dlq_written", "event", "Rows moved to the dead-letter table")
+        self._drains = counter("messaging.outbox.drain_timeout", "event", "Stops that ran out of time")
         self._watch_backlog(meter)
 
     def _watch_backlog(self, meter: Meter) -> None:
         # Observed at each collection: a gauge that is only set would be reported once.
         self._backlogs: dict[str, Tags] = {}
 
-        def gauge(name: str, nothing: float) -> _Observe:
+        def observe(name: str, default: float) -> _Observe:
             return lambda _: [
-                Observation(tags.get(name) or nothing, _attributes(tags)) for tags in list(self._backlogs.values())
+                Observation(tags.get(name) or default, _attributes(tags)) for tags in list(self._backlogs.values())
             ]
 
         def rows(_: CallbackOptions) -> list[Observation]:
@@ -86,21 +87,8 @@ class OpenTelemetryRecorder:
             ]
 
         meter.create_observable_gauge("messaging.outbox.backlog", [rows], "row", "Rows by their state")
-        meter.create_observable_gauge(
-            "messaging.outbox.oldest_ready_age",
-            [gauge("oldest_ready_age", 0.0)],
-            "s",
-            "How long the oldest row that could be claimed has waited",
-        )
-        meter.create_observable_gauge(
-            "messaging.outbox.oldest_age", [gauge("oldest_age", 0.0)], "s", "How long ago the oldest row was published"
-        )
-        meter.create_observable_gauge(
-            "messaging.outbox.blocked_keys", [gauge("blocked_keys", 0)], "key", "Keys whose first row waits, or failed"
-        )
-        meter.create_observable_gauge(
-            "messaging.outbox.parked_keys", [gauge("parked_keys", 0)], "key", "Keys that wait for an operator"
-        )
+        for name, unit, default, about in _GAUGES:
+            meter.create_observable_gauge(f"messaging.outbox.{name}", [observe(name, default)], unit, about)
 
     def __call__(self, event: str, tags: Tags) -> None:
         """Record one event; ignore an unknown one."""

@@ -18,6 +18,14 @@ _Metric = TypeVar("_Metric", Counter, Gauge)
 # FastStream's status of a handled message, by our event.
 _STATUS: Final = {"acked": "acked", "nacked_retried": "nacked", "nacked_terminal": "nacked", "lease_lost": "error"}
 
+# The gauges of a queue, by the tag of the event `backlog`: their names and descriptions.
+_GAUGES: Final = {
+    "oldest_ready_age": ("oldest_ready_age_seconds", "How long the oldest row that could be claimed has waited"),
+    "oldest_age": ("oldest_age_seconds", "How long ago the oldest row was published"),
+    "blocked_keys": ("blocked_keys", "Keys whose first row waits, or failed"),
+    "parked_keys": ("parked_keys", "Keys that wait for an operator"),
+}
+
 
 class PrometheusRecorder:
     """Records a broker's events as Prometheus metrics.
@@ -83,16 +91,7 @@ class PrometheusRecorder:
         # Every process counts the same table: the latest count is right, a sum would be wrong.
         gauge = {"multiprocess_mode": "mostrecent"}
         self._rows = make(Gauge, "backlog_rows", "Rows by their state", "queue", "state", **gauge)
-        self._ready_age = make(
-            Gauge,
-            "oldest_ready_age_seconds",
-            "How long the oldest row that could be claimed has waited",
-            "queue",
-            **gauge,
-        )
-        self._blocked_keys = make(Gauge, "blocked_keys", "Keys whose first row waits, or failed", "queue", **gauge)
-        self._parked_keys = make(Gauge, "parked_keys", "Keys that wait for an operator", "queue", **gauge)
-        self._age = make(Gauge, "oldest_age_seconds", "How long ago the oldest row was published", "queue", **gauge)
+        self._gauges = {tag: make(Gauge, name, about, "queue", **gauge) for tag, (name, about) in _GAUGES.items()}
 
     def __call__(self, event: str, tags: Tags) -> None:
         """Record one event; ignore an unknown one."""
@@ -161,7 +160,5 @@ class PrometheusRecorder:
         labels = self._labels(tags, "queue", "queue")
         for state in BACKLOG_STATES:
             self._rows.labels(**labels, state=state).set(tags.get(state, 0))
-        self._blocked_keys.labels(**labels).set(tags.get("blocked_keys", 0))
-        self._parked_keys.labels(**labels).set(tags.get("parked_keys", 0))
-        self._ready_age.labels(**labels).set(tags.get("oldest_ready_age") or 0.0)
-        self._age.labels(**labels).set(tags.get("oldest_age") or 0.0)
+        for tag, gauge in self._gauges.items():
+            gauge.labels(**labels).set(tags.get(tag) or 0)

@@ -1,10 +1,20 @@
 """The brokers that a relay can send to, each with its own form of a destination and its own confirmations."""
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from faststream_outbox.relay.targets.base import OutageError, RefusedError, Target
 
 __all__ = ["OutageError", "RefusedError", "Target", "make_target"]
+
+# FastStream's package and class of a broker, and the class of its target in the module of the same name.
+_TARGETS: Final = {
+    ("kafka", "KafkaBroker"): "KafkaTarget",
+    ("confluent", "KafkaBroker"): "ConfluentTarget",
+    ("rabbit", "RabbitBroker"): "RabbitTarget",
+    ("nats", "NatsBroker"): "NatsTarget",
+    ("redis", "RedisBroker"): "RedisTarget",
+}
 
 
 def make_target(broker: Any) -> Target:
@@ -12,27 +22,12 @@ def make_target(broker: Any) -> Target:
     if isinstance(broker, Target):
         return broker
     for base in type(broker).__mro__:
-        match base.__module__.partition(".broker")[0], base.__name__:
-            case "faststream.kafka", "KafkaBroker":
-                from faststream_outbox.relay.targets.kafka import KafkaTarget  # noqa: PLC0415 - an optional dependency
-
-                return KafkaTarget(broker)
-            case "faststream.confluent", "KafkaBroker":
-                from faststream_outbox.relay.targets.confluent import ConfluentTarget  # noqa: PLC0415 - same
-
-                return ConfluentTarget(broker)
-            case "faststream.rabbit", "RabbitBroker":
-                from faststream_outbox.relay.targets.rabbit import RabbitTarget  # noqa: PLC0415 - same
-
-                return RabbitTarget(broker)
-            case "faststream.nats", "NatsBroker":
-                from faststream_outbox.relay.targets.nats import NatsTarget  # noqa: PLC0415 - same
-
-                return NatsTarget(broker)
-            case "faststream.redis", "RedisBroker":
-                from faststream_outbox.relay.targets.redis import RedisTarget  # noqa: PLC0415 - same
-
-                return RedisTarget(broker)
+        library, _, path = base.__module__.partition(".")
+        package = path.partition(".broker")[0]
+        name = _TARGETS.get((package, base.__name__)) if library == "faststream" else None
+        if name is not None:
+            target: Target = getattr(import_module(f"{__name__}.{package}"), name)(broker)
+            return target
     raise TypeError(
         f"A relay sends to a KafkaBroker, RabbitBroker, NatsBroker or RedisBroker, not {type(broker).__name__}."
     )

@@ -161,44 +161,31 @@ class OneByOneTarget(BrokerTarget):
 
 
 class SharedLock:
-    """A lock that many hold together (`shared`) or one holds alone (`exclusive`).
-
-    While one waits for `exclusive`, no other gets in.
-    """
+    """A lock that many hold together (`shared`) or one holds alone (`exclusive`)."""
 
     def __init__(self) -> None:
-        self._changed = asyncio.Condition()
-        self._holders = 0
-        self._locked = False
+        # Held by the exclusive holder, from when it begins to wait; shared holders only pass through it.
+        self._entry = asyncio.Lock()
+        self._sharing = 0
+        self._unshared = asyncio.Event()
+        self._unshared.set()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Hold the lock together with others."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._locked)
-            self._holders += 1
+        async with self._entry:
+            self._sharing += 1
+            self._unshared.clear()
         try:
             yield
         finally:
-            async with self._changed:
-                self._holders -= 1
-                self._changed.notify_all()
+            self._sharing -= 1
+            if not self._sharing:
+                self._unshared.set()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Hold the lock alone."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._locked)
-            self._locked = True
-            try:
-                await self._changed.wait_for(lambda: not self._holders)
-            except BaseException:
-                self._locked = False
-                self._changed.notify_all()
-                raise
-        try:
+        async with self._entry:
+            await self._unshared.wait()
             yield
-        finally:
-            async with self._changed:
-                self._locked = False
-                self._changed.notify_all()
