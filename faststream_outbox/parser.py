@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from faststream.message import StreamMessage, decode_message
@@ -76,8 +76,8 @@ _JSON: Final = ContentTypes.JSON.value
 def _decode(body: bytes, content_type: object) -> Any:
     if content_type == _JSON:
         return _read_json(body)  # as FastStream does, with fewer steps; nearly every body is JSON
-    decode: Any = decode_message  # it reads no more of a message than `_Body` has
-    return decode(_Body(body, _text(content_type)))
+    message: Any = SimpleNamespace(body=body, content_type=_text(content_type))  # FastStream reads no more of it
+    return decode_message(message)
 
 
 def _read_json(body: bytes) -> Any:
@@ -86,14 +86,6 @@ def _read_json(body: bytes) -> Any:
     except (TypeError, ValueError):
         pass  # outside `except`, so that the error below has no context
     return json_loads(body)
-
-
-@dataclass(slots=True)
-class _Body:
-    """The part of a message that decoding needs."""
-
-    body: bytes
-    content_type: str | None
 
 
 def open_message(row: OutboxDelivery) -> OutboxMessage:

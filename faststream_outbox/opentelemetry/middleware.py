@@ -26,10 +26,9 @@ class OutboxTelemetrySettingsProvider(TelemetrySettingsProvider[_Raw, PublishCom
     Attributes have the names of the semantic conventions for messaging.
     """
 
-    __slots__ = ("messaging_system",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.messaging_system = MESSAGING_SYSTEM
+    messaging_system = MESSAGING_SYSTEM
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[_Raw]) -> dict[str, Any]:
         """Return the attributes of a consumer's span."""

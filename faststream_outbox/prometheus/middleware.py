@@ -22,10 +22,9 @@ _Raw = OutboxDelivery | Sequence[OutboxDelivery]
 class OutboxMetricsSettingsProvider(MetricsSettingsProvider[_Raw, PublishCommand]):
     """Answers what FastStream's Prometheus middleware asks about a message or a batch."""
 
-    __slots__ = ("messaging_system",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.messaging_system = MESSAGING_SYSTEM
+    messaging_system = MESSAGING_SYSTEM
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[_Raw]) -> ConsumeAttrs:
         """Return the queue, size and number of the messages."""

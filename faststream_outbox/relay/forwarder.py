@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from faststream_outbox.engine.handling import Handled
 from faststream_outbox.message import OutboxDelivery, Rejected
 from faststream_outbox.relay.outage import Outage
-from faststream_outbox.relay.outgoing import ExtraHeaders, Outgoing, make_outgoing
+from faststream_outbox.relay.outgoing import Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
 from faststream_outbox.relay.targets.base import (
     HoldsLease,
@@ -33,7 +33,7 @@ class Forwarder:
         *,
         holds_lease: Callable[[OutboxRow], bool],
         source: str,
-        extra: ExtraHeaders | None = None,
+        cloudevents: bool,
     ) -> None:
         self._target = target
         self._routes = routes
@@ -41,7 +41,7 @@ class Forwarder:
         self._outage = outage
         self._holds_lease = holds_lease
         self._source = source
-        self._extra = extra
+        self._cloudevents = cloudevents
 
     async def forward(self, rows: Sequence[OutboxRow]) -> Handled:
         """Send rows that have the same key, or no key; keep them through an outage and send them after it."""
@@ -105,7 +105,7 @@ class Forwarder:
         try:
             destination = self._routes.destination(row)
             self._target.check(destination)
-            return make_outgoing(row, destination, source=self._source, extra=self._extra)
+            return make_outgoing(row, destination, source=self._source, cloudevents=self._cloudevents)
         except UnroutableError as error:
             return error
         except ValueError as error:  # from the destination or the headers

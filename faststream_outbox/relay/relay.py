@@ -14,7 +14,6 @@ from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
-from faststream_outbox.relay.outgoing import cloudevents_headers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
@@ -86,7 +85,7 @@ class Relay:
         for destination in self._routes.fixed:
             self._target.check(destination)
         self._source = check_name("source", source or broker.config.broker_config.source)
-        self._extra = cloudevents_headers(self._source) if cloudevents else None
+        self._cloudevents = cloudevents
         self._strategy = retry_strategy or DEFAULT_RETRY
         self._options = PipelineOptions(
             max_workers=_KEYS_AT_ONCE,
@@ -132,7 +131,7 @@ class Relay:
             self._outage,
             holds_lease=pipeline.holds,
             source=self._source,
-            extra=self._extra,
+            cloudevents=self._cloudevents,
         )
         self._target.on_outage = self._outage.begin
         if failure is not None:

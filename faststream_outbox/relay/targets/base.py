@@ -134,12 +134,12 @@ class OneByOneTarget(BrokerTarget):
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all messages at once, then wait for all confirmations."""
-        return list(await asyncio.gather(*map(self._try_send, messages)))
+        return list(await asyncio.gather(*(self._try(self.send(message), message.destination) for message in messages)))
 
     async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
         """Send each message after the one before it is confirmed: the broker might accept a later one only."""
         for confirmed, message in enumerate(run):
-            error = await self._try_send(message) if holds_lease() else LeaseLostError()
+            error = await self._try(self.send(message), message.destination) if holds_lease() else LeaseLostError()
             if error is not None:
                 return SentRun(confirmed, error)
         return SentRun(len(run))
@@ -149,12 +149,12 @@ class OneByOneTarget(BrokerTarget):
         """After how long a send counts as failed and is repeated; None for a client that repeats it by itself."""
         return self.confirm_timeout
 
-    async def _try_send(self, message: Outgoing) -> Exception | None:
+    async def _try(self, sending: Awaitable[None], destination: str) -> Exception | None:
         try:
             async with asyncio.timeout(self._send_timeout):
-                await self.send(message)
+                await sending
         except TimeoutError:
-            return self.not_confirmed(message.destination)
+            return self.not_confirmed(destination)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return self.translate(error)
         return None

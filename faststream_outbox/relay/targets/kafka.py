@@ -12,7 +12,7 @@ from faststream.kafka import KafkaBroker
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun, Target
-from faststream_outbox.relay.targets.kafka_producer import Batch, BatchProducer
+from faststream_outbox.relay.targets.kafka_producer import Batch, BatchProducer, append
 from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_topic
 
 # A topic may accept smaller batches than its brokers do. Batches are then halved, down to this size.
@@ -166,10 +166,10 @@ class _PartitionSender:
         try:
             await self._producer.send(batch, self._topic, self._partition)
         except RefusedError as refusal:
-            if batch.count == 1:
+            if batch.record_count() == 1:
                 self._fail(counts, refusal)
             else:
-                await self._send_singly(counts, batch.size)
+                await self._send_singly(counts, batch.size())
         except Exception as error:  # noqa: BLE001 - same
             self._fail(counts, error)
         else:
@@ -184,7 +184,7 @@ class _PartitionSender:
             for message in run.left[:count]:
                 try:
                     batch = self._producer.new_batch()
-                    batch.add(message)
+                    append(batch, message)
                     await self._producer.send(batch, self._topic, self._partition)
                 except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
                     run.error = error
@@ -199,7 +199,7 @@ class _PartitionSender:
                 run.error = LeaseLostError("The lease was lost before the message was sent.")
                 continue
             for message in run.left:
-                if (counts and batch.size >= self._max_bytes) or not batch.add(message):
+                if (counts and batch.size() >= self._max_bytes) or not append(batch, message):
                     self._remove_done()
                     return counts
                 counts[run] = counts.get(run, 0) + 1

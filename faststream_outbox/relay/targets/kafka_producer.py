@@ -30,32 +30,15 @@ _REFUSALS: Final = (
 )
 
 
-class Batch:
-    """Messages for one partition, which accepts all of them or none."""
+# aiokafka's `BatchBuilder`, which has no types: messages for one partition, which accepts all of them or none.
+Batch = Any
 
-    def __init__(self, builder: Any) -> None:
-        self._builder = builder
 
-    def add(self, message: Outgoing) -> bool:
-        """Append a message; return False when there is no room. The first message always fits."""
-        headers = [(name, value.encode()) for name, value in message.headers.items()]
-        key = None if message.key is None else message.key.encode()
-        return self._builder.append(timestamp=None, key=key, value=message.payload, headers=headers) is not None
-
-    @property
-    def count(self) -> int:
-        """The number of messages."""
-        return int(self._builder.record_count())
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return int(self._builder.size())
-
-    def close(self) -> Any:
-        """Close the batch to further messages, and return aiokafka's builder."""
-        self._builder.close()
-        return self._builder
+def append(batch: Batch, message: Outgoing) -> bool:
+    """Append a message; return False when there is no room. The first message always fits."""
+    headers = [(name, value.encode()) for name, value in message.headers.items()]
+    key = None if message.key is None else message.key.encode()
+    return batch.append(timestamp=None, key=key, value=message.payload, headers=headers) is not None
 
 
 class BatchProducer:
@@ -142,13 +125,13 @@ class BatchProducer:
 
     def new_batch(self) -> Batch:
         """Return an empty batch."""
-        return Batch(self._connected().create_batch())
+        return self._connected().create_batch()
 
     async def send(self, batch: Batch, topic: str, partition: int) -> None:
         """Send a batch and wait without limit until all replicas have it: a second send could duplicate it."""
-        if batch.count == 1 and batch.size > self._max_request_bytes:
+        if batch.record_count() == 1 and (size := batch.size()) > self._max_request_bytes:
             raise RefusedError(
-                f"The message has {batch.size:,} bytes with its headers, more than {self._max_request_bytes:,}: raise "
+                f"The message has {size:,} bytes with its headers, more than {self._max_request_bytes:,}: raise "
                 "KafkaBroker(…, max_request_size=…), and max.message.bytes of the topic."
             )
         async with self._lock.shared():
@@ -162,7 +145,8 @@ class BatchProducer:
         self, producer: AIOKafkaProducer, batch: Batch, topic: str, partition: int
     ) -> errors.KafkaError | None:
         try:
-            await self._wait_confirmed(await producer.send_batch(batch.close(), topic, partition=partition), topic)
+            batch.close()
+            await self._wait_confirmed(await producer.send_batch(batch, topic, partition=partition), topic)
         except errors.KafkaError as error:
             return error
         return None

@@ -78,16 +78,9 @@ class NatsTarget(OneByOneTarget):
             return await super().send_each(messages)
         try:
             async with self._flushed():
-                return [await self._try_publish(message) for message in messages]
+                return [await self._try(self._publish(message), message.destination) for message in messages]
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return [self.translate(error)] * len(messages)
-
-    async def _try_publish(self, message: Outgoing) -> Exception | None:
-        try:
-            await self._publish(message)
-        except Exception as error:  # noqa: BLE001 - same
-            return self.translate(error)
-        return None
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
