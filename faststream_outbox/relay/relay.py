@@ -52,7 +52,7 @@ class Relay:
         source: The name of this outbox in `outbox_id` and `outbox_source`, the broker's by default; never change it.
         ordering: How several relays share the keys.
         on_dead: What happens to a key whose message the broker refuses: `"skip"` dead-letters the message and goes on,
-            `"park"` stops the key until an operator resumes it.
+            `"park"` parks the key until an operator retries or skips it.
         retry_strategy: When a message is sent again that failed for another reason than an outage.
         lease_ttl_seconds: After how many seconds another relay may claim the rows of one that died.
         cloudevents: Whether to add the headers of CloudEvents.
