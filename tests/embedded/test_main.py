@@ -89,14 +89,21 @@ def test_ctrl_c_is_left_to_the_command(start_python: StartPython) -> None:
     assert process.wait(timeout=20) == 9
 
 
-def test_missing_command_is_told(start_python: StartPython) -> None:
+def test_command_inherits_an_ignored_ctrl_c(start_python: StartPython) -> None:
+    script = "import signal; print(signal.getsignal(signal.SIGINT).name)"
+    process = start_python(*MODULE, "--fast", "--", sys.executable, "-c", script, sigint=signal.SIG_IGN)
+    output, _ = process.communicate(timeout=30)
+    assert output == "SIG_IGN\n"
+
+
+def test_missing_command_is_an_error(start_python: StartPython) -> None:
     process = start_python(*MODULE, "--fast", "--", "no-such-command")
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 127
     assert "no command 'no-such-command'" in errors
 
 
-def test_errors_are_told_without_a_traceback(start_python: StartPython, tmp_path: Path) -> None:
+def test_errors_are_printed_without_a_traceback(start_python: StartPython, tmp_path: Path) -> None:
     process = start_python(*MODULE, "--bin-dir", str(tmp_path))
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
