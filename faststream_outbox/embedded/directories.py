@@ -11,14 +11,7 @@ import time
 from pathlib import Path
 
 from faststream_outbox.embedded.errors import AccountError, DataDirError
-from faststream_outbox.embedded.programs import (
-    Programs,
-    can_enter,
-    find_account,
-    find_bin_dir,
-    give_to,
-    load_programs,
-)
+from faststream_outbox.embedded.programs import Programs, can_enter, find_account, find_bin_dir, give_to, load_programs
 from faststream_outbox.embedded.watchdog import Watchdog, remove_tree
 
 PREFIX = "faststream-outbox-postgres-"
@@ -78,8 +71,9 @@ class ServerFiles:
                 give_to(account, directory)
             if isinstance(data, _DataDir):
                 self.data_dir = data.path
-                if data.is_made(self.programs.major):
-                    self.password = data.read_password()
+                known = data.read_password(self.programs.major)
+                if known is not None:
+                    self.password = known
                 else:
                     self.programs.initdb(data.path, password_file, self.watchdog, throwaway=False, sync=not fast)
                     # After initdb, which wants an empty directory.
@@ -91,10 +85,9 @@ class ServerFiles:
 
     def log_tail(self) -> str:
         """Return the end of the log."""
-        start = max(0, os.fstat(self.log.fileno()).st_size - _TAIL_BYTES)
-        return (
-            os.pread(self.log.fileno(), _TAIL_BYTES, start).decode(errors="replace").strip() or "(nothing was logged)"
-        )
+        descriptor = self.log.fileno()
+        tail = os.pread(descriptor, _TAIL_BYTES, max(0, os.fstat(descriptor).st_size - _TAIL_BYTES))
+        return tail.decode(errors="replace").strip() or "(nothing was logged)"
 
     def close(self) -> None:
         """Remove the temporary files and release the locks."""
@@ -153,48 +146,37 @@ class _DataDir:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def is_made(self, major: int) -> bool:
-        """Return whether `initdb` has run here; raise when the server cannot use this directory."""
-        account = self._account
-        owner = os.geteuid() if account is None else account.pw_uid
+    def read_password(self, major: int) -> str | None:
+        """Return the password of the data made by `major`, or `None` for an empty directory; raise for others."""
         try:
-            if self.path.stat().st_uid != owner or not can_enter(account, self.path):
-                who = "the current user" if account is None else f"the account {account.pw_name!r}"
-                raise DataDirError(
-                    f"data_dir={str(self.path)!r} does not belong to {who}, which runs the server, or lies in a "
-                    "directory that this account cannot enter. Choose a path that does not exist yet, in a directory "
-                    "that is open to it."
-                )
+            self._check_owner()
             if not any(self.path.iterdir()):
-                return False
+                return None
             made_by = (self.path / "PG_VERSION").read_text().strip()
-        except FileNotFoundError:
+            if made_by != str(major):
+                raise DataDirError(
+                    f"data_dir={str(self.path)!r} was made by PostgreSQL {made_by}, and these binaries are PostgreSQL "
+                    f"{major}. Name the binaries of {made_by} with bin_dir=, migrate the directory with pg_upgrade, or "
+                    "choose another data_dir."
+                )
+            return (self.path / _PASSWORD_FILE).read_text().strip()
+        except FileNotFoundError as error:
             raise DataDirError(
-                f"data_dir={str(self.path)!r} is not empty and is not a PostgreSQL data directory. "
-                "Choose an empty directory or a path that does not exist yet."
+                f"data_dir={str(self.path)!r} is not empty, and EmbeddedPostgres did not make it: "
+                f"{error.filename!r} is missing. Choose an empty directory or a path that does not exist yet."
             ) from None
         except OSError as error:
             raise self._unusable(error) from error
-        if made_by != str(major):
-            raise DataDirError(
-                f"data_dir={str(self.path)!r} was made by PostgreSQL {made_by}, and these binaries are PostgreSQL "
-                f"{major}. Name the binaries of {made_by} with bin_dir=, migrate the directory with pg_upgrade, or "
-                "choose another data_dir."
-            )
-        return True
 
-    def read_password(self) -> str:
-        """Return the password that was chosen when the directory was made."""
-        try:
-            descriptor = os.open(self.path / _PASSWORD_FILE, os.O_RDONLY | os.O_NOFOLLOW)
-            with os.fdopen(descriptor, encoding="ascii") as file:
-                return file.read().strip()
-        except OSError as error:
+    def _check_owner(self) -> None:
+        account = self._account
+        owner = os.geteuid() if account is None else account.pw_uid
+        if self.path.stat().st_uid != owner or not can_enter(account, self.path):
+            who = "the current user" if account is None else f"the account {account.pw_name!r}"
             raise DataDirError(
-                f"data_dir={str(self.path)!r} holds a PostgreSQL cluster whose password is not known here: "
-                f"{_PASSWORD_FILE} is missing or unreadable. Choose a directory that EmbeddedPostgres made, or one "
-                "that does not exist yet."
-            ) from error
+                f"data_dir={str(self.path)!r} does not belong to {who}, which runs the server, or lies in a directory "
+                "that this account cannot enter. Choose a path that does not exist yet, in a directory open to it."
+            )
 
     def _unusable(self, error: OSError) -> DataDirError:
         return DataDirError(f"data_dir={str(self.path)!r} cannot be used: {error}. Choose another path.")
@@ -250,8 +232,5 @@ def _write_secret(path: Path, text: str, account: pwd.struct_passwd | None) -> N
     # O_EXCL: root must not follow a link that the owner of the directory may have put there.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        if account is not None:
-            os.fchown(descriptor, account.pw_uid, account.pw_gid)
         file.write(f"{text}\n")
-        file.flush()
-        os.fsync(descriptor)
+    give_to(account, path)

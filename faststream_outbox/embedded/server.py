@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -84,13 +85,16 @@ class EmbeddedPostgres:
         settings: Mapping[str, SettingValue] | None = None,
         account: str | None = None,
     ) -> None:
-        self._bin_dir = bin_dir
-        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
-        self._temp_dir = None if temp_dir is None else Path(temp_dir).absolute()
+        self._make_files = partial(
+            ServerFiles,
+            bin_dir=bin_dir,
+            data_dir=None if data_dir is None else Path(data_dir).absolute(),
+            temp_dir=None if temp_dir is None else Path(temp_dir).absolute(),
+            account_name=account,
+            fast=fast,
+        )
         self._fixed_port = port
-        self._fast = fast
         self._settings = (_FAST if fast else {}) | {name: str(value) for name, value in (settings or {}).items()}
-        self._account = account
         taken = sorted(_OURS & {name.lower() for name in self._settings})
         if taken:
             raise ValueError(
@@ -100,20 +104,19 @@ class EmbeddedPostgres:
         # Re-entrant, so that the clean-up at exit works even if it interrupts a start.
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._port: _ReservedPort | None = None
+        self._port = 0
+        self._port_holder: socket.socket | None = None
         self._files: ServerFiles | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def database(self) -> Database:
         """The maintenance database `postgres` of this server."""
-        if self._files is None or self._port is None:
+        if self._files is None:
             raise EmbeddedPostgresError(
                 "This server has no address yet. Use it inside `with EmbeddedPostgres() as server:` or call start()."
             )
-        return Database(
-            URL.create("postgresql", SUPERUSER, self._files.password, _HOST, self._port.number, database="postgres")
-        )
+        return Database(URL.create("postgresql", SUPERUSER, self._files.password, _HOST, self._port, "postgres"))
 
     @property
     def dsn(self) -> str:
@@ -153,18 +156,12 @@ class EmbeddedPostgres:
                 return
             first = self._files is None
             try:
-                if self._files is None or self._port is None:
+                if self._files is None:
                     self._owner = os.getpid()
                     atexit.register(self.close)
-                    self._port = _ReservedPort(self._fixed_port)
-                    self._files = ServerFiles(
-                        bin_dir=self._bin_dir,
-                        data_dir=self._data_dir,
-                        temp_dir=self._temp_dir,
-                        account_name=self._account,
-                        fast=self._fast,
-                    )
-                self._launch(self._files, self._port.number)
+                    self._port, self._port_holder = _reserve_port(self._fixed_port)
+                    self._files = self._make_files()
+                self._launch(self._files)
             except BaseException:
                 # Also KeyboardInterrupt: without `__enter__` no `__exit__` stops the server.
                 self.stop("immediate")
@@ -199,9 +196,9 @@ class EmbeddedPostgres:
                 if self._files is not None:
                     self._files.close()
                     self._files = None
-                if self._port is not None:
-                    self._port.close()
-                    self._port = None
+                if self._port_holder is not None:
+                    self._port_holder.close()
+                    self._port_holder = None
                 atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
@@ -227,12 +224,11 @@ class EmbeddedPostgres:
 
     def __repr__(self) -> str:
         # Without the connection string, which contains the password.
-        where = "" if self._port is None else f" on {_HOST}:{self._port.number}"
-        return f"<EmbeddedPostgres{where}, {'running' if self.pid is not None else 'stopped'}>"
+        return f"<EmbeddedPostgres {'stopped' if self.pid is None else f'on {_HOST}:{self._port}'}>"
 
-    def _launch(self, files: ServerFiles, port: int) -> None:
+    def _launch(self, files: ServerFiles) -> None:
         # TCP on the loopback only: the path of a socket file is limited in length, and so could not be private.
-        settings = self._settings | {"port": str(port), "listen_addresses": _HOST, "unix_socket_directories": ""}
+        settings = self._settings | {"port": str(self._port), "listen_addresses": _HOST, "unix_socket_directories": ""}
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
@@ -259,30 +255,23 @@ class EmbeddedPostgres:
             time.sleep(_RETRY_POLL)
 
 
-class _ReservedPort:
-    """A loopback port, bound on Linux until it is closed, also while the server does not run.
+def _reserve_port(port: int | None) -> tuple[int, socket.socket]:
+    """Return a port, and the socket that reserves it while the server does not run.
 
-    Otherwise, during a restart, the system could give the port to an outgoing connection of any program; a client that
-    retries could even connect to itself. Only Linux lets a server listen where another socket is bound.
+    Otherwise the system could give the port to an outgoing connection of any program, even of a client that retries:
+    it would be connected to itself. Only Linux lets a server listen where another socket is bound.
     """
-
-    def __init__(self, port: int | None) -> None:
-        self._socket = socket.socket()
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((_HOST, port or 0))
-        except OSError as error:
-            self._socket.close()
-            raise PortTakenError(
-                f"port={port} of {_HOST} cannot be used: {error.strerror}. Choose another, or leave it out."
-            ) from error
-        self.number = int(self._socket.getsockname()[1])
+    holder = socket.socket()
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((_HOST, port or 0))
+        return int(holder.getsockname()[1]), holder
+    except OSError as error:
+        holder.close()
+        raise PortTakenError(f"port={port} cannot be used: {error.strerror}. Choose another or none.") from error
+    finally:
         if sys.platform != "linux":
-            self._socket.close()
-
-    def close(self) -> None:
-        """Give the port back."""
-        self._socket.close()
+            holder.close()
 
 
 def _is_ready(data_dir: Path, pid: int) -> bool:

@@ -98,9 +98,7 @@ def main(directories: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     watched: _WatchedProcess | None = None
     for line in sys.stdin:
-        if watched is not None:
-            watched.close()
-            watched = None
+        watched = None
         match line.split():
             case ["done"]:
                 return
@@ -108,8 +106,7 @@ def main(directories: list[str]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     watched = _WatchedProcess(int(pid), int(first_signal))
     if watched is not None:
-        with contextlib.suppress(ProcessLookupError):
-            watched.end()
+        watched.end()
     for directory in directories:
         remove_tree(directory)
 
@@ -128,21 +125,25 @@ class _WatchedProcess:
             except OSError:
                 pass
 
-    def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-
     def end(self) -> None:
-        """End the process; raise `ProcessLookupError` when it has ended already."""
         for number, seconds in ((self._first_signal, _FIRST_PATIENCE), *_HARDER):
-            self._send(number)
+            with contextlib.suppress(ProcessLookupError):
+                self._send(number)
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
-                self._send(0)
-                # True also for a zombie, which the init process of many containers never reaps.
-                if self._handle is not None and select.select([self._handle], [], [], 0)[0]:
+                if self._has_ended():
                     return
                 time.sleep(_POLL)
+
+    def _has_ended(self) -> bool:
+        if self._handle is not None:
+            # True also for a zombie, which the init process of many containers never reaps.
+            return bool(select.select([self._handle], [], [], 0)[0])
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def _send(self, number: int) -> None:
         if sys.platform == "linux" and self._handle is not None:

@@ -81,12 +81,12 @@ def fetch() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """A function that waits, at most 20 seconds, until a condition is true."""
+    """A function that waits, at most 60 seconds, until a condition is true."""
 
     def wait(is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not is_true():
-            assert time.monotonic() < deadline, "the condition did not become true within 20 seconds"
+            assert time.monotonic() < deadline, "the condition did not become true within 60 seconds"
             time.sleep(0.01)
 
     return wait
@@ -136,4 +136,4 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)

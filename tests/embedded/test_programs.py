@@ -179,7 +179,7 @@ def test_normal_user_just_runs_it(public_python: StartPython, open_dir: Path) ->
     nobody = pwd.getpwnam("nobody")
     os.chown(open_dir, nobody.pw_uid, nobody.pw_gid)
     process = public_python("-c", SCENARIO, str(open_dir), user=nobody.pw_uid, group=nobody.pw_gid)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert (output.split(), errors) == ([str(nobody.pw_uid), "1", "1"], "")
     assert [path.name for path in open_dir.iterdir()] == ["data"]
 
@@ -188,5 +188,5 @@ def test_normal_user_just_runs_it(public_python: StartPython, open_dir: Path) ->
 def test_user_without_an_account_is_an_error(public_python: StartPython) -> None:
     script = "from faststream_outbox.embedded import EmbeddedPostgres; EmbeddedPostgres().start()"
     process = public_python("-c", script, user=NO_ACCOUNT, group=NO_ACCOUNT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert f"The current user id {NO_ACCOUNT} has no account on this machine" in errors
