@@ -60,25 +60,25 @@ class Database:
         """
         created = self.sibling(name)
         with admin_connection(self) as execute:
-            execute(create_statement(created))
+            execute(create_sql(created))
         return created
 
     def drop_database(self, database: "Database") -> None:
         """Drop another database of the same server, also while clients are connected to it; blocks as well."""
         with admin_connection(self) as execute:
-            execute(drop_statement(database))
+            execute(drop_sql(database))
 
     def __repr__(self) -> str:
         return f"<Database {self._url.render_as_string(hide_password=True)}>"
 
 
-def create_statement(database: Database) -> str:
+def create_sql(database: Database) -> str:
     """Return the SQL that creates an empty database."""
     # A template cannot be copied while a client is connected to it; none can connect to template0.
     return f"CREATE DATABASE {_quoted(database.name)} TEMPLATE template0"
 
 
-def drop_statement(database: Database) -> str:
+def drop_sql(database: Database) -> str:
     """Return the SQL that drops a database, also while clients are connected to it."""
     return f"DROP DATABASE IF EXISTS {_quoted(database.name)} WITH (FORCE)"
 

@@ -59,7 +59,7 @@ class Programs:
                 process.terminate()
                 process.wait()
                 raise
-        watchdog.forget()
+        watchdog.forget(process.pid)
         if process.returncode != 0:
             raise ServerStartError(
                 f"initdb could not make the data directory {str(data_dir)!r}:\n{output.decode(errors='replace')}"

@@ -14,13 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from faststream_outbox.embedded.database import (
-    DSN_VARIABLE,
-    Database,
-    admin_connection,
-    create_statement,
-    drop_statement,
-)
+from faststream_outbox.embedded.database import DSN_VARIABLE, Database, admin_connection, create_sql, drop_sql
 from faststream_outbox.embedded.server import EmbeddedPostgres
 
 
@@ -39,16 +33,14 @@ def outbox_postgres_server() -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def _outbox_postgres_admin(outbox_postgres_server: Database) -> Iterator[Callable[[str], None]]:
+def _outbox_execute(outbox_postgres_server: Database) -> Iterator[Callable[[str], None]]:
     # One connection for the whole run, because connecting is half the cost of a new database.
     with admin_connection(outbox_postgres_server) as execute:
         yield execute
 
 
 @pytest.fixture
-def outbox_postgres(
-    outbox_postgres_server: Database, _outbox_postgres_admin: Callable[[str], None]
-) -> Iterator[Database]:
+def outbox_postgres(outbox_postgres_server: Database, _outbox_execute: Callable[[str], None]) -> Iterator[Database]:
     """Return a database that only this test uses.
 
     ```python
@@ -57,8 +49,8 @@ def outbox_postgres(
     ```
     """
     database = outbox_postgres_server.sibling()
-    _outbox_postgres_admin(create_statement(database))
+    _outbox_execute(create_sql(database))
     try:
         yield database
     finally:
-        _outbox_postgres_admin(drop_statement(database))
+        _outbox_execute(drop_sql(database))

@@ -138,7 +138,12 @@ class EmbeddedPostgres:
     @property
     def pid(self) -> int | None:
         """The id of the server process, or `None` when it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        process = self._process
+        if process is None or process.poll() is None:
+            return None if process is None else process.pid
+        if self._files is not None:
+            self._files.watchdog.forget(process.pid)
+        return None
 
     def log_tail(self) -> str:
         """Return the end of the server's log."""
@@ -182,8 +187,8 @@ class EmbeddedPostgres:
                 except subprocess.TimeoutExpired:
                     continue
                 break
+            self._files.watchdog.forget(self._process.pid)
             self._process = None
-            self._files.watchdog.forget()
 
     def close(self) -> None:
         """Stop the server and remove everything except the directory given as `data_dir`."""

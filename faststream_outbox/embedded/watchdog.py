@@ -1,13 +1,12 @@
 """Ends a server whose owner was killed: a class for the owner and, run by its path, the script of the watching process.
 
 The script reads its standard input, a pipe whose other end only the owner holds. The owner writes `<pid> <signal>` to
-name the process to end and the first signal to send, `forget` when that process has ended, and `done` to dismiss the
-watchdog. When the pipe closes without `done`, the owner is dead.
+name the process to end and the first signal to send, `forget <pid>` when that process has ended, and `done` to dismiss
+the watchdog. When the pipe closes without `done`, the owner is dead.
 """
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -48,9 +47,9 @@ class Watchdog:
         """End this process when the owner is dead, with `first_signal` before harder ones."""
         self._send(f"{pid} {int(first_signal)}")
 
-    def forget(self) -> None:
-        """Watch nothing, because the watched process has ended."""
-        self._send("forget")
+    def forget(self, pid: int) -> None:
+        """Do not end this process any more: it has ended, and its id may be given to another one."""
+        self._send(f"forget {pid}")
 
     def dismiss(self) -> None:
         """End the watchdog; it ends and removes nothing."""
@@ -64,8 +63,8 @@ class Watchdog:
             self._process.stdin.close()
 
     def _send(self, line: str) -> None:
-        # Without its watchdog the server still works, and still stops with its owner.
-        with contextlib.suppress(BrokenPipeError):
+        # Without its watchdog the server still works, and still stops with its owner. ValueError: a forked child.
+        with contextlib.suppress(BrokenPipeError, ValueError):
             if self._process.stdin is not None:
                 self._process.stdin.write(f"{line}\n".encode())
 
@@ -96,60 +95,41 @@ def main(directories: list[str]) -> None:
     # Only the owner's end counts, not a signal that was sent to the owner and its children.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    watched: _WatchedProcess | None = None
+    watched: tuple[int, int] | None = None
     for line in sys.stdin:
-        watched = None
         match line.split():
             case ["done"]:
                 return
+            case ["forget", pid]:
+                watched = None if watched is not None and watched[0] == int(pid) else watched
             case [pid, first_signal]:
-                with contextlib.suppress(ProcessLookupError):
-                    watched = _WatchedProcess(int(pid), int(first_signal))
+                watched = int(pid), int(first_signal)
     if watched is not None:
-        watched.end()
+        _end(*watched)
     for directory in directories:
         remove_tree(directory)
 
 
-class _WatchedProcess:
-    def __init__(self, pid: int, first_signal: int) -> None:
-        self._pid = pid
-        self._first_signal = first_signal
-        # An id can be reused by another process; a handle cannot. macOS and kernels before 5.3 have no handles.
-        self._handle: int | None = None
-        if sys.platform == "linux":
-            try:
-                self._handle = os.pidfd_open(pid)
-            except ProcessLookupError:
-                raise
-            except OSError:
-                pass
+def _end(pid: int, first_signal: int) -> None:
+    for number, seconds in ((first_signal, _FIRST_PATIENCE), *_HARDER):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if _has_ended(pid):
+                return
+            time.sleep(_POLL)
 
-    def end(self) -> None:
-        for number, seconds in ((self._first_signal, _FIRST_PATIENCE), *_HARDER):
-            with contextlib.suppress(ProcessLookupError):
-                self._send(number)
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                if self._has_ended():
-                    return
-                time.sleep(_POLL)
 
-    def _has_ended(self) -> bool:
-        if self._handle is not None:
-            # True also for a zombie, which the init process of many containers never reaps.
-            return bool(select.select([self._handle], [], [], 0)[0])
-        try:
-            os.kill(self._pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-    def _send(self, number: int) -> None:
-        if sys.platform == "linux" and self._handle is not None:
-            signal.pidfd_send_signal(self._handle, number)
-        else:
-            os.kill(self._pid, number)
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # A zombie has ended too, and the init process of many containers never reaps it.
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # a system without /proc
 
 
 if __name__ == "__main__":
