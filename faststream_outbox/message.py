@@ -9,20 +9,15 @@ from typing import Any, Self, cast
 from faststream.message import StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox.storage import NewRow, OutboxRow
+from faststream_outbox.storage import HANDLED, Ack, NewRow, OutboxRow
 from faststream_outbox.storage.checks import check_number
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
-    """Handled."""
+class Nack:
+    """The verdict that a message failed: it is retried after `delay` seconds, or when the retry strategy says.
 
-
-@dataclass(frozen=True, slots=True)
-class Nacked:
-    """Failed, to be tried again: when the retry strategy says, or after `delay` seconds.
-
-    `alone` tells that this one message failed, not the call that had it among others.
+    `alone` is False where the verdict was given on a whole batch, of which one message may be the cause.
     """
 
     delay: float | None = None
@@ -30,11 +25,11 @@ class Nacked:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """Failed for good."""
+class Reject:
+    """The verdict that a message failed for good."""
 
 
-Verdict = Acked | Nacked | Rejected
+Verdict = Ack | Nack | Reject
 
 
 @dataclass(slots=True)
@@ -50,7 +45,7 @@ class OutboxDelivery(OutboxRow):
     # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
     outputs: tuple[NewRow, ...] = ()
     # How many rows are handled by the same call.
-    company: int = 1
+    batch_size: int = 1
     # Whether the handler of a shared transaction raised, whatever was made of that.
     raised: bool = False
     # Begins the transaction in which this row will be deleted, or returns the session of the one that was begun.
@@ -105,7 +100,7 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
     async def ack(self) -> None:
         """Say that the message was handled: its row will be deleted."""
-        await self._decide(Acked())
+        await self._decide(HANDLED)
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
@@ -116,12 +111,12 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
         """
         if delay is not None:
             check_number("delay", delay)
-        await self._decide(Nacked(delay, alone=len(self.deliveries) == 1))
+        await self._decide(Nack(delay, alone=len(self.deliveries) == 1))
         await super().nack()
 
     async def reject(self) -> None:
         """Say that the message failed for good: it goes to the dead-letter table, where there is one."""
-        await self._decide(Rejected())
+        await self._decide(Reject())
         await super().reject()
 
     async def _decide(self, verdict: Verdict) -> None:

@@ -25,13 +25,12 @@ from faststream_outbox._faststream import (
     process_msg,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
 from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
-from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage import OutboxRow, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
@@ -196,7 +195,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
                 self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
             )
 
-        async def handle(rows: Sequence[OutboxRow]) -> Handled:
+        async def handle(rows: Sequence[OutboxRow]) -> list[Settlement]:
             call = Call(store, rows, shares_transaction=sharing)
             return await call.conclude(judge, await self._run(call))
 
@@ -278,7 +277,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         except asyncio.CancelledError as cancelled:
             return await self._cut_short(call, cancelled)
         except KeyboardInterrupt:
-            await call.abandon()
+            await call.rollback()
             raise
         except BaseException as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
             return error
@@ -297,7 +296,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             return cancelled  # not by us, but by somebody whom the handler waited for
         if decided:
             return Interrupted()
-        await call.abandon()
+        await call.rollback()
         raise cancelled
 
     def _stop_soon(self, *, exit_app: bool) -> None:

@@ -97,7 +97,7 @@ class DeliveringProducer(OutboxProducer):
         except BaseException as raised:  # noqa: BLE001 - surfaces below, after the rows were settled
             error = raised
         known = set(self._store.rows)
-        await lane.settle((await call.conclude(subscriber.judge, error)).settlements)
+        await lane.settle(await call.conclude(subscriber.judge, error))
         if error is not None:
             raise error
         await self._deliver_all(sorted(set(self._store.rows) - known))
