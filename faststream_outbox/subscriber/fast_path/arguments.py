@@ -40,7 +40,7 @@ def _is_simple(model: CallModel) -> bool:
 
 
 def _is_context_lookup(field: Any) -> bool:
-    """Return whether a field only reads the context; FastDepends runs one with a factory, which may block, in a thread."""
+    """Return whether a field only reads the context; one with a factory may block, and needs a thread."""
     return type(field) in {ContextField, LoopContext} and field.initial is None
 
 
