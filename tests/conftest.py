@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox.embedded import Database
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 
-pytest_plugins = ["tests.servers.plugin"]
+pytest_plugins = ["tests.faststream.fixtures", "tests.servers.plugin"]
 
 DRIVERS = ("asyncpg", "psycopg")
 

@@ -12,7 +12,7 @@ from faststream.rabbit import RabbitBroker, RabbitMessage, TestRabbitBroker
 
 from faststream_outbox.annotations import InboxSession, OutboxMessage
 from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.MANUAL, AckPolicy.NACK_ON_ERROR])

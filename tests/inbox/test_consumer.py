@@ -20,7 +20,7 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from faststream_outbox.inbox.consumer import derive_name, derived_consumer
 from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def handle(body: str) -> None: ...

@@ -10,14 +10,14 @@ from sqlalchemy import QueuePool, text
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.storage.postgres.inbox import InboxStore
 from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def test_a_message_that_was_committed_and_not_acked_is_skipped(desk: Desk) -> None:
     broker = desk.broker()
     await desk.send(broker, "a", message_id="1")
     url = desk.engine.url.render_as_string(hide_password=False)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.inbox.process", url)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.inbox.killed_consumer", url)
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL
     [row] = await desk.postgres.rows()

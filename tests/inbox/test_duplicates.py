@@ -17,7 +17,7 @@ from faststream_outbox.envelope import (
     row_identity,
 )
 from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def test_a_duplicate_is_acked_and_not_handled(desk: Desk) -> None:

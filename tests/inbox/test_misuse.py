@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from faststream_outbox import Inbox, make_inbox_table, make_outbox_table
 from faststream_outbox.annotations import InboxSession, OutboxSession
 from tests.broker.brokers import publish, started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def fate(desk: Desk, use: Callable[[AsyncSession], Awaitable[object]]) -> str:

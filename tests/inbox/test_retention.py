@@ -11,7 +11,7 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.inbox import inbox as inbox_module
 from faststream_outbox.inbox.consumer import Consumer
 from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def remember(desk: Desk, count: int, *, consumer: str = "desk", days: float = 0) -> None:

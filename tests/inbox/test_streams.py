@@ -11,7 +11,7 @@ from faststream.nats import NatsBroker
 
 from faststream_outbox.annotations import InboxSession
 from tests.broker.brokers import until
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 from tests.inbox.streams import STREAMS, Stream
 from tests.servers.nats import Nats
 from tests.servers.plugin import need
@@ -72,7 +72,7 @@ async def test_what_was_committed_by_a_process_that_died_before_its_ack_is_skipp
     await line.send("1")
     database = line.desk.engine.url.render_as_string(hide_password=False)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.inbox.process", database, line.name, line.url
+        sys.executable, "-m", "tests.inbox.killed_consumer", database, line.name, line.url
     )
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL

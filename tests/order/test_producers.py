@@ -11,7 +11,7 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.storage import PostgresStore
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.order.spoiled import no_producer_lock
+from tests.order.broken_statements import no_producer_lock
 
 Publish = Callable[[OutboxBroker, AsyncSession, str], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from faststream_outbox.relay.targets.base import Target
 from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until, until_empty
-from tests.relay.places import (
+from tests.relay.destinations import (
     ConfluentPlace,
     Inbox,
     KafkaPlace,

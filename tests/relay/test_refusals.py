@@ -12,8 +12,7 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until_empty
-from tests.relay.memory import Memory
-from tests.relay.places import (
+from tests.relay.destinations import (
     PARTITIONS,
     ConfluentPlace,
     KafkaPlace,
@@ -22,6 +21,7 @@ from tests.relay.places import (
     RabbitQueuePlace,
     RedisStream,
 )
+from tests.relay.memory_target import Memory
 
 KINDS = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
 every_server = pytest.mark.parametrize("place", KINDS, indirect=True, ids=lambda kind: kind.__name__)

@@ -13,8 +13,8 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import OutageError
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, until, until_empty
-from tests.relay.memory import Memory
-from tests.relay.places import Place, RedisStream
+from tests.relay.destinations import Place, RedisStream
+from tests.relay.memory_target import Memory
 
 ROOT = Path(__file__).parents[2]
 LATER = ConstantRetry(delay_seconds=1000, max_attempts=None)
@@ -83,7 +83,7 @@ async def test_a_relay_that_is_killed_before_it_settles(postgres: PostgresBacken
     await publish(postgres, *(b"%d" % n for n in range(50)))
     url = postgres.engine.url.render_as_string(hide_password=False)
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.relay.dying", url, postgres.outbox_table.name, place.running.url),
+        *(sys.executable, "-m", "tests.relay.killed_relay", url, postgres.outbox_table.name, place.running.url),
         place.destination,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
