@@ -261,7 +261,9 @@ async def test_a_follow_on_row_in_a_session_of_the_handlers(engine: AsyncEngine)
                 await asyncio.sleep(0.01)
 
 
-def test_a_strategy_of_the_users_own() -> None:
+async def test_a_strategy_of_the_users_own_decides_when_and_how_often() -> None:
+    asked: list[tuple[int, str]] = []
+
     class Mine:
         def get_next_attempt_at(
             self,
@@ -271,8 +273,23 @@ def test_a_strategy_of_the_users_own() -> None:
             attempts_count: int,
             exception: BaseException | None = None,
         ) -> dt.datetime | None:
-            del first_attempt_at, exception
-            return None if attempts_count > 3 else last_attempt_at + dt.timedelta(seconds=1)
+            assert first_attempt_at <= last_attempt_at
+            asked.append((attempts_count, str(exception)))
+            return None if attempts_count == 3 else last_attempt_at + dt.timedelta(seconds=0.01)
 
     strategy: RetryStrategyProto = Mine()
-    Program(None).broker.subscriber("mine", retry_strategy=strategy)
+    program = Program(None)
+
+    @program.broker.subscriber("mine", retry_strategy=strategy)
+    async def handle(body: str) -> None:
+        raise ValueError(body)
+
+    test_broker = TestOutboxBroker(program.broker, run_loops=True)
+    async with test_broker:
+        await program.broker.publish("no", queue="mine", session=fake_session())
+        async with asyncio.timeout(30):
+            while test_broker.fake_client.rows:
+                await asyncio.sleep(0.01)
+        [letter] = test_broker.fake_client.dlq_rows
+    assert asked == [(1, "no"), (2, "no"), (3, "no")]
+    assert (letter["queue"], letter["failure_reason"], letter["attempts_count"]) == ("mine", "retry_terminal", 3)

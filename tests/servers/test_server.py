@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
-from tests.servers.plugin import end, need
+from tests.servers.plugin import Servers, end, need
 from tests.servers.process import Process, accepts, ask, free_port, running
 from tests.servers.redis import Redis
 from tests.servers.server import Server
@@ -44,15 +44,16 @@ async def test_one_that_is_paused_can_be_stopped(redis_server: Redis) -> None:
 
 
 @pytest.mark.parametrize("left", ["pause", "stop", "kill"])
-async def test_whatever_a_test_leaves_the_next_finds_it_up(redis_server: Redis, left: str) -> None:
+async def test_a_server_that_a_test_left_down_is_up_for_the_next_test(
+    servers: Servers, request: pytest.FixtureRequest, left: str
+) -> None:
+    server = await servers.up(Redis, request)
     if left == "pause":
-        redis_server.pause()
+        server.pause()
     else:
-        await getattr(redis_server, left)()
-
-
-async def test_the_next(redis_server: Redis) -> None:
-    assert redis_server.runs
+        await getattr(server, left)()
+    assert await servers.up(Redis, request) is server
+    assert await ask(server.port, b"PING\r\n", lines=1) == b"+PONG\r\n"
 
 
 async def test_a_program_that_ends_at_once_is_quoted(tmp_path: Path) -> None:

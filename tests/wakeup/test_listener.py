@@ -83,14 +83,20 @@ async def test_a_silent_listen_is_noticed_and_mended(postgres: PostgresBackend, 
 
 
 async def test_stopping_does_not_wait_for_a_silent_server(postgres: PostgresBackend, outbox_postgres: Database) -> None:
+    """The listener is stopped while its test of the connection waits for an answer that does not come."""
     url = outbox_postgres.url(postgres.engine.dialect.driver)
     async with proxying(url) as proxy:
-        ears = create_async_engine(proxy.url(url))
-        async with listening(ears) as (_reports, bell):
+        engine = create_async_engine(proxy.url(url))
+        async with listening(engine) as (reports, bell):
             await bell.rung()
             proxy.freeze()
+            await proxy.withheld.wait()
+            began = time.monotonic()
+        # A listener that waits for its statement ends when it is cancelled a second time, after 5 seconds.
+        assert time.monotonic() - began < 4
+        assert reports.named("stop_failed") == []
         proxy.thaw()
-        await ears.dispose()
+        await engine.dispose()
 
 
 async def test_an_empty_pool_is_no_loss(postgres: PostgresBackend, outbox_postgres: Database) -> None:
