@@ -23,7 +23,8 @@ from faststream_outbox import (
 from faststream_outbox.embedded import Database
 from faststream_outbox.testing import fake_session
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 TABLE = make_outbox_table(MetaData())
 

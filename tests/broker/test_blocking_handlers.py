@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from operator import contains
 
 import pytest
 from faststream import AckPolicy
@@ -12,7 +14,8 @@ from sqlalchemy import text
 from faststream_outbox import ConstantRetry, NoRetry, OutboxResponse
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until, until_empty
 
 NOBODY_POLLS = {"min_fetch_interval": 300.0, "max_fetch_interval": 300.0}
 
@@ -57,8 +60,7 @@ async def test_no_handler_ends_its_worker(postgres: PostgresBackend, misbehave: 
     async with started(broker):
         await publish(broker, postgres, 0, 1, 2)
         await until_empty(postgres)
-        while not await broker.ping():  # a worker is replaced in a moment
-            await asyncio.sleep(0.01)
+        await until(broker.ping)  # a worker is replaced in a moment
     assert calls == {0: 2, 1: 1, 2: 1}
     assert [letter.payload for letter in await postgres.dead_letters()] == [b"0"]
 
@@ -103,9 +105,9 @@ async def test_a_commit_that_comes_late_is_found_soon(postgres: PostgresBackend)
                 await late.begin()
                 await broker.publish(first, queue="q", session=late)
                 await publish(broker, postgres, first + 1)
-                await until(lambda last=first + 1: last in handled)  # type: ignore[misc] # mypy cannot infer it
+                await until(partial(contains, handled, first + 1))
                 await late.commit()
-            await until(lambda last=first: last in handled)  # type: ignore[misc] # same
+            await until(partial(contains, handled, first))
     assert sorted(handled) == list(range(20))
 
 
@@ -270,6 +272,4 @@ async def test_a_response_goes_to_its_queue_once_and_to_every_publisher(postgres
 
 
 async def until_written(postgres: PostgresBackend, count: int) -> None:
-    async with asyncio.timeout(30):
-        while {row.queue for row in await postgres.rows()} & {"q", "own"} or len(await postgres.rows()) < count:
-            await asyncio.sleep(0.01)
+    await until(postgres.rows, lambda found: not {row.queue for row in found} & {"q", "own"} and len(found) >= count)

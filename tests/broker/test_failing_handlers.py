@@ -12,7 +12,8 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMe
 from faststream_outbox import ConstantRetry, NoRetry
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 SOON = ConstantRetry(delay_seconds=0.01, max_attempts=3)
 

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker, OutboxResponse, TestOutboxBroker
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty, until_rows
 
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=50)
 LATER = ConstantRetry(delay_seconds=3600)
@@ -162,9 +163,7 @@ async def test_batches_share_one_transaction(postgres: PostgresBackend) -> None:
 
     await publish(broker, postgres, *range(16))
     async with started(broker):
-        async with asyncio.timeout(30):
-            while len(await effects(postgres)) < 15:
-                await asyncio.sleep(0.01)
+        await until(lambda: effects(postgres), lambda found: len(found) >= 15)
     assert await effects(postgres) == [number for number in range(16) if number != 13]
     assert calls[0] == list(range(16))
     assert sum(int(row.payload) for row in await postgres.rows() if row.queue == "sums") == 15
@@ -186,9 +185,7 @@ async def test_one_lost_lease_rolls_a_batch_back(postgres: PostgresBackend) -> N
 
     await publish(broker, postgres, 1, 2, 3)
     async with started(broker):
-        async with asyncio.timeout(30):
-            while len(await postgres.rows()) > 1:
-                await asyncio.sleep(0.01)
+        await until_rows(postgres, 1)
     [row] = await postgres.rows()
     assert (row.payload, await effects(postgres)) == (b"2", [1, 3]), "the others run again, once"
     assert [record.row_id for record in records.named("lease_lost")] == [row.id]
@@ -207,9 +204,7 @@ async def test_in_a_batch_those_are_deleted_that_were_acked(postgres: PostgresBa
 
     await publish(broker, postgres, 1, 2, 3)
     async with started(broker):
-        async with asyncio.timeout(30):
-            while len(await postgres.rows()) > 1:
-                await asyncio.sleep(0.01)
+        await until_rows(postgres, 1)
     assert await effects(postgres) == [1, 3]
     [row] = await postgres.rows()
     assert (row.payload, row.attempts_count) == (b"2", 1)

@@ -8,9 +8,10 @@ from sqlalchemy import text
 
 from faststream_outbox import ConstantRetry, KeyState, NoRetry, OutboxBroker, TestOutboxBroker
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, started, until, until_empty
+from tests.broker.brokers import broker_on, started
 from tests.broker.test_ordering import publish_keyed
 from tests.broker.test_parking import parked, until_parked
+from tests.waiting import until, until_empty
 
 
 class Bank:
@@ -228,17 +229,13 @@ async def test_in_memory(postgres: PostgresBackend, run_loops: bool) -> None:
         except ValueError:
             assert not run_loops
         await broker.publish({"number": 3}, queue="q", key="a")
-        async with asyncio.timeout(10):
-            while not (keys := await broker.fetch_keys(state="parked")):
-                await asyncio.sleep(0.01)
+        keys = await until(lambda: broker.fetch_keys(state="parked"))
         assert [(key.key, key.waiting) for key in keys] == [("a", 1)]
         assert not await broker.park_key(queue="q", key="a", reason="x")
         assert await broker.release_key(queue="q", key="a")
         if run_loops:
             await until(lambda: bank.seen == [2, 2])
-            async with asyncio.timeout(10):
-                while not await broker.fetch_keys(state="parked"):
-                    await asyncio.sleep(0.01)
+            await until(lambda: broker.fetch_keys(state="parked"))
         bank.poison = None
         assert await broker.skip_key(queue="q", key="a", reason="x") is not None
         assert len(broker.fake_client.dlq_rows) == 1

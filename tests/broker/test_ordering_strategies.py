@@ -19,8 +19,9 @@ from faststream_outbox import (
 from faststream_outbox.engine.claim.shard_keeper import ShardKeeper
 from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
 from tests.broker.test_ordering import NAMES, STRATEGIES, publish_keyed
+from tests.waiting import until, until_empty
 
 # Long enough that a machine with other work does not let it pass.
 QUICK = 2.0
@@ -46,9 +47,7 @@ async def owners(postgres: PostgresBackend) -> list[object]:
 
 
 async def until_held(postgres: PostgresBackend, *counts: int) -> None:
-    async with asyncio.timeout(30):
-        while sorted((await holders(postgres)).values()) != sorted(counts):
-            await asyncio.sleep(0.02)
+    await until(lambda: holders(postgres), lambda found: sorted(found.values()) == sorted(counts))
 
 
 async def until_known(postgres: PostgresBackend) -> None:
@@ -57,9 +56,7 @@ async def until_known(postgres: PostgresBackend) -> None:
     known = (
         "SELECT min(lease_expires_at) > CAST(:now AS timestamptz) + make_interval(secs => :lease) FROM outbox_shards"
     )
-    async with asyncio.timeout(30):
-        while not await postgres.one(known, now=now, lease=QUICK):
-            await asyncio.sleep(0.02)
+    await until(lambda: postgres.one(known, now=now, lease=QUICK))
 
 
 def worker(postgres: PostgresBackend, seen: list[Any], ordering: Ordering | None = None) -> OutboxBroker:
@@ -188,9 +185,7 @@ async def test_without_its_shards_a_broker_is_not_well_and_still_stops_in_order(
     await running.wait()
     assert await broker.ping()
     await postgres.run("ALTER TABLE outbox_shards RENAME TO elsewhere")
-    async with asyncio.timeout(30):
-        while await broker.ping():
-            await asyncio.sleep(0.05)
+    await until(broker.ping, lambda found: not found)
     stopping = asyncio.create_task(broker.stop())
     await until(lambda: records.named("release_failed"))
     assert not stopping.done()

@@ -6,7 +6,8 @@ import pytest
 
 from faststream_outbox import OutboxBroker, make_outbox_table
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 
 async def test_a_publisher_on_a_handler_of_another_broker_commits_by_itself(postgres: PostgresBackend) -> None:

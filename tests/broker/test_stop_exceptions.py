@@ -8,7 +8,8 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMe
 
 from faststream_outbox import ConstantRetry, NoRetry
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until_empty
 
 
 @pytest.mark.parametrize("leave", [StopApplication, SystemExit])

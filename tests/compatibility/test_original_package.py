@@ -5,7 +5,6 @@ What the public contract of this project says otherwise is left out: `terminal_f
 correlation id is known by its row's id.
 """
 
-import asyncio
 import datetime as dt
 import logging
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from faststream import AckPolicy, FastStream
 from sqlalchemy import MetaData, text
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from faststream_outbox import (
     ConstantRetry,
@@ -42,6 +41,7 @@ from faststream_outbox.annotations import OutboxProducer as ProducerOfContext
 from faststream_outbox.client import AbstractOutboxClient, OutboxClient
 from faststream_outbox.router import OutboxRoute
 from faststream_outbox.testing import fake_session
+from tests.waiting import until
 
 EVENTS: list[tuple[str, Mapping[str, Any]]] = []
 
@@ -148,6 +148,11 @@ async def publish_everything(program: Program, session: Any) -> None:
     await program.publisher.publish("p", session=session, headers={"own": "2"})
 
 
+async def unprocessed(broker: OutboxBroker, sessions: async_sessionmaker[AsyncSession]) -> list[Any]:
+    async with sessions() as session:
+        return list(await broker.fetch_unprocessed(session=session, queue=None, limit=10))
+
+
 EXPECTED = [
     ("manual", 0),
     ("manual", 1),
@@ -174,12 +179,7 @@ async def test_on_postgres(engine: AsyncEngine) -> None:
         await broker.start()
         async with sessions() as session, session.begin():
             await publish_everything(program, session)
-        async with asyncio.timeout(30):
-            while True:
-                async with sessions() as session:
-                    if not await broker.fetch_unprocessed(session=session, queue=None, limit=10):
-                        break
-                await asyncio.sleep(0.01)
+        await until(lambda: unprocessed(broker, sessions), lambda rows: not rows)
         assert await broker.ping(timeout=1.0)
     assert sorted(program.handled) == EXPECTED
     async with engine.connect() as connection:
@@ -228,9 +228,7 @@ async def test_in_memory_with_loops() -> None:
     async with test_broker:
         test_broker.feed("orders", b"1", headers={"content-type": "application/json"})
         await publish_everything(program, fake_session())
-        async with asyncio.timeout(30):
-            while test_broker.fake_client.rows:
-                await asyncio.sleep(0.01)
+        await until(lambda: not test_broker.fake_client.rows)
         [letter] = test_broker.fake_client.dlq_rows
         assert (letter["failure_reason"], letter["queue"], letter["payload"]) == ("retry_terminal", "dies", b'{"x":1}')
     assert sorted(program.handled) == sorted([*EXPECTED, ("orders", 1)])
@@ -250,15 +248,9 @@ async def test_a_follow_on_row_in_a_session_of_the_handlers(engine: AsyncEngine)
         await broker.start()
         async with sessions() as publishing, publishing.begin():
             await broker.publish(1, queue="first", session=publishing)
-        async with asyncio.timeout(30):
-            while True:
-                async with sessions() as reading:
-                    if not await broker.fetch_unprocessed(session=reading):
-                        break
-                await asyncio.sleep(0.01)
-            await session.commit()
-            while ("orders", 2) not in program.handled:
-                await asyncio.sleep(0.01)
+        await until(lambda: unprocessed(broker, sessions), lambda rows: not rows)
+        await session.commit()
+        await until(lambda: ("orders", 2) in program.handled)
 
 
 async def test_a_strategy_of_the_users_own_decides_when_and_how_often() -> None:
@@ -287,9 +279,7 @@ async def test_a_strategy_of_the_users_own_decides_when_and_how_often() -> None:
     test_broker = TestOutboxBroker(program.broker, run_loops=True)
     async with test_broker:
         await program.broker.publish("no", queue="mine", session=fake_session())
-        async with asyncio.timeout(30):
-            while test_broker.fake_client.rows:
-                await asyncio.sleep(0.01)
+        await until(lambda: not test_broker.fake_client.rows)
         [letter] = test_broker.fake_client.dlq_rows
     assert asked == [(1, "no"), (2, "no"), (3, "no")]
     assert (letter["queue"], letter["failure_reason"], letter["attempts_count"]) == ("mine", "retry_terminal", 3)

@@ -1,7 +1,6 @@
 """The snippets of the document that this project was created from, run as they were printed."""
 
 import ast
-import asyncio
 import datetime as dt
 import inspect
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import Database
 from faststream_outbox.testing import TestOutboxBroker
+from tests.waiting import until
 
 URL = "postgresql+asyncpg://localhost/app"
 
@@ -102,6 +102,7 @@ await broker.validate_schema()  # raises if the live table is missing what the b
 
 RETRIES = """
 from faststream_outbox import ExponentialRetry, ConstantRetry, LinearRetry, NoRetry
+from tests.waiting import until
 
 @broker.subscriber(
     "orders",
@@ -178,9 +179,7 @@ async def test_the_order_and_its_message_are_delivered(reader: Reader, capsys: p
     async with reader.broker:
         await reader.broker.start()
         await reader.type(PRODUCER)
-        async with asyncio.timeout(20):
-            while await rows(reader):
-                await asyncio.sleep(0.01)
+        await until(lambda: rows(reader), lambda found: not found)
     assert "order 1" in capsys.readouterr().out
     async with reader.names["engine"].connect() as connection:
         assert (await connection.execute(select(Order.id))).scalars().all() == [1]
@@ -253,7 +252,5 @@ async def test_the_registration_snippets(reader: Reader) -> None:
     async with TestOutboxBroker(broker, run_loops=True) as test_broker:
         client = broker.fake_client
         await test_broker.publish(b"", queue="transient")
-        async with asyncio.timeout(20):
-            while client.rows:
-                await asyncio.sleep(0.01)
+        await until(lambda: not client.rows)
     assert not failures

@@ -66,11 +66,6 @@ async def running(
         await pipeline.stop(10)
 
 
-async def until_empty(backend: Backend) -> None:
-    while await backend.rows():
-        await asyncio.sleep(0.01)
-
-
 async def fill(backend: Backend, count: int, queue: str = "q") -> list[int]:
     async with backend.transaction() as session:
         return await backend.store.insert_many(session, [NewRow(queue, b"%d" % n) for n in range(count)])

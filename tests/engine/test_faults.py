@@ -11,18 +11,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, PostgresStore, Retry
 from tests.backends import PostgresBackend, everywhere
-from tests.engine.pipelines import Reports, fill, running, until_empty
+from tests.engine.pipelines import Reports, fill, running
+from tests.waiting import until, until_empty
 
 
 async def steal(postgres: PostgresBackend) -> OutboxRow:
     """Claim a row from another connection, as soon as its lease is over."""
     engine = create_async_engine(postgres.engine.url)
     store = PostgresStore(engine, postgres.outbox_table, dlq_table=postgres.dlq_table)
-    async with asyncio.timeout(30), store.connect() as lane:
-        while not (rows := (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows):
-            await asyncio.sleep(0.02)
+    async with store.connect() as lane:
+        claim = await until(lambda: lane.claim_suspect(everywhere("q"), lease_seconds=60), lambda claim: claim.rows)
     await engine.dispose()
-    return rows[0]
+    return claim.rows[0]
 
 
 async def test_an_event_loop_blocked_past_the_lease_settles_nothing(postgres: PostgresBackend) -> None:
@@ -36,9 +36,7 @@ async def test_an_event_loop_blocked_past_the_lease_settles_nothing(postgres: Po
         return Ack()
 
     async with running(postgres, handle, lease_seconds=0.5, reports=reports):
-        async with asyncio.timeout(30):
-            while not reports.named("lease_lost"):
-                await asyncio.sleep(0.01)
+        await until(lambda: reports.named("lease_lost"))
     [lost] = reports.named("lease_lost")
     assert (lost["phase"], lost["deliveries_count"]) == ("terminal", 1)
     [row] = await postgres.rows()
@@ -69,9 +67,7 @@ async def test_a_dead_letter_table_that_is_missing_is_heard_of_and_loses_nothing
         return Dead("rejected") if row.id % 2 else Ack()
 
     async with running(postgres, handle, reports=reports, terminal_batch_size=3) as pipeline:
-        async with asyncio.timeout(30):
-            while len(reports.counted("acked")) < 10 or not reports.named("settle_failed"):
-                await asyncio.sleep(0.01)
+        await until(lambda: len(reports.counted("acked")) >= 10 and reports.named("settle_failed"))
         assert await postgres.one("SELECT count(*) FROM outbox") == 10, "kept"
         assert pipeline.alive
         await postgres.run(mend)
@@ -135,8 +131,7 @@ async def test_a_settle_that_waits_for_a_lock_costs_nobody_a_lease(postgres: Pos
 
     pipeline = running(postgres, handle, max_workers=2, lease_seconds=1.5, reports=reports)
     async with postgres.engine.connect() as holder, pipeline, asyncio.timeout(30):
-        while len(handled) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(handled) >= 2)
         await holder.execute(text("SELECT 1 FROM outbox WHERE payload = '0' FOR UPDATE"))
         locked.set()
         await asyncio.sleep(3.5)

@@ -14,6 +14,7 @@ from faststream_outbox.storage import NewRow
 from tests.backends import PostgresBackend
 from tests.engine.pipelines import fill
 from tests.engine.subscriber_process import POISON, Orders
+from tests.waiting import until
 
 # More of them on demand; a few in CI.
 KILLS = int(os.environ.get("OUTBOX_TEST_KILLS", "10"))
@@ -53,8 +54,7 @@ class Crew:
         return process
 
     async def until_started(self, count: int) -> None:
-        while len(self.orders.started()) < count:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(self.orders.started()) >= count)
 
     async def kill_all(self) -> None:
         for process in self.processes:
@@ -101,8 +101,7 @@ async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend,
             victim.kill()
             await victim.wait()
             running.append(await crew.start())
-        while await postgres.one("SELECT count(*) FROM outbox"):
-            await asyncio.sleep(0.02)
+        await until(lambda: postgres.one("SELECT count(*) FROM outbox"), lambda found: not found)
     started = Counter(crew.orders.started())
     assert set(started) == {str(n) for n in range(published)}
     assert await postgres.dead_letters() == []

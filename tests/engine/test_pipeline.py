@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.embedded import EmbeddedPostgres
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
 from tests.backends import Backend, PostgresBackend, everywhere
-from tests.engine.pipelines import Reports, fill, running, until_empty
+from tests.engine.pipelines import Reports, fill, running
+from tests.waiting import until, until_empty
 
 
 async def test_every_row_is_handled_once_and_in_order(backend: Backend) -> None:
@@ -225,8 +226,7 @@ async def test_when_the_time_is_over_the_rest_is_given_back(backend: Backend) ->
         return Ack()
 
     async with running(backend, handle, max_workers=2, reports=reports) as pipeline:
-        while len(started) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(started) >= 2)
         await pipeline.stop(0.1)
     [event] = reports.named("drain_timeout")
     assert (event["running"], event["released"]) == (2, 8)
@@ -282,8 +282,9 @@ async def test_killed_connections_lose_nothing(postgres: PostgresBackend) -> Non
                 await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": rng.choice(pids)})
                 kills += 1
             await asyncio.sleep(0.02)
-        while (await connection.execute(text("SELECT count(*) FROM outbox"))).scalar_one():
-            await asyncio.sleep(0.02)
+        await until(
+            lambda: connection.execute(text("SELECT count(*) FROM outbox")), lambda found: not found.scalar_one()
+        )
     await killer.dispose()
     assert set(handled) == set(ids)
     assert kills >= 10
@@ -304,14 +305,16 @@ async def test_a_crashed_server_loses_nothing() -> None:
             return Ack()
 
         async with running(backend, handle, max_workers=2, claim_batch_size=20, lease_seconds=1.0) as pipeline:
-            for crash_at in (100, 250):
-                while len(handled) < crash_at:
-                    await asyncio.sleep(0.01)
+
+            async def crash_after(count: int) -> None:
+                await until(lambda: len(handled) >= count)
                 await asyncio.to_thread(server.stop, "immediate")
                 await asyncio.sleep(0.1)
                 assert pipeline.alive
                 await asyncio.to_thread(server.start)
-            while len(handled) < 400:
-                await asyncio.sleep(0.01)
+
+            await crash_after(100)
+            await crash_after(250)
+            await until(lambda: len(handled) >= 400)
         assert set(handled) == set(ids)
         await engine.dispose()

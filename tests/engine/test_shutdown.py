@@ -11,6 +11,7 @@ from faststream_outbox.storage import Ack, MemoryStore, OutboxRow, Outcome
 from tests.backends import Backend, MemoryBackend
 from tests.engine.pipelines import Reports, fill, one_by_one, running
 from tests.engine.slow_store import SlowBackend
+from tests.waiting import until
 
 
 async def ack(_row: OutboxRow) -> Outcome:
@@ -90,9 +91,7 @@ async def test_rows_of_a_claim_that_comes_too_late_are_given_back() -> None:
     async with running(backend, ack, reports=reports) as pipeline:
         await backend.slow.claiming.wait()
         stopping = asyncio.create_task(pipeline.stop(0.05))
-        async with asyncio.timeout(5):
-            while not reports.named("drain_timeout"):
-                await asyncio.sleep(0.01)
+        await until(lambda: reports.named("drain_timeout"))
         backend.slow.let.set()
         await stopping
     rows = await backend.rows()

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from faststream_outbox import OutboxBroker, TestOutboxBroker, make_dlq_table, make_outbox_table
 from faststream_outbox.storage import OutboxRow
 from tests.backends import PostgresBackend
+from tests.waiting import until
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -21,12 +22,6 @@ async def soon(awaitable: Awaitable[T]) -> T:
     """Wait for what is about to happen; fail rather than hang."""
     async with asyncio.timeout(PATIENCE):
         return await awaitable
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 class Inbox:
@@ -70,11 +65,7 @@ class World(ABC):
 
     async def drained(self) -> None:
         """Wait until every row was handled."""
-
-        async def empty() -> bool:
-            return not await self.rows()
-
-        await until(empty)
+        await until(self.rows, lambda rows: not rows)
 
 
 class MemoryWorld(World):

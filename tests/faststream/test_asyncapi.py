@@ -20,6 +20,7 @@ from faststream_outbox.embedded import Database
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from tests.faststream.environments import MemoryWorld
 from tests.faststream.programs import environment, faststream, open_shop
+from tests.waiting import until
 
 SECRET_URL = "postgresql+asyncpg://scott:tiger@db.example:5433/shop?ssl=require"  # noqa: S105 - the point
 PATIENCE = 60.0
@@ -154,9 +155,11 @@ async def test_an_asgi_application_has_health_and_document(tmp_path: Path, outbo
     arguments = ("run", "shop:asgi", "--host", "127.0.0.1", "--port", str(port))
     with faststream(*arguments, folder=tmp_path, database=outbox_postgres.url("asyncpg")) as process:
         # Healthy as soon as it has claimed; until then it is not.
-        async with asyncio.timeout(PATIENCE):
-            while (await get(f"http://127.0.0.1:{port}/health", process)).status_code != 204:
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: get(f"http://127.0.0.1:{port}/health", process),
+            lambda found: found.status_code == 204,
+            seconds=PATIENCE,
+        )
         page = await get(f"http://127.0.0.1:{port}/docs", process)
     assert page.status_code == 200
     assert "shop.slow" in page.text

@@ -7,7 +7,8 @@ import pydantic
 from faststream import Context, Depends, FastStream
 from faststream.exceptions import StopConsume
 
-from tests.faststream.environments import Inbox, World, until
+from tests.faststream.environments import Inbox, World
+from tests.waiting import until
 
 
 class Order(pydantic.BaseModel):
@@ -229,10 +230,7 @@ async def test_stop_consume_ends_the_subscriber_and_loses_nothing(looping: World
         await looping.publish(broker.publish, "a", queue="orders")
         assert await inbox.next() == "a"
 
-        async def stopped() -> bool:
-            return not subscriber.running
-
-        await until(stopped)
+        await until(lambda: not subscriber.running)
         await looping.publish(broker.publish, "b", queue="orders")
         await looping.publish(broker.publish, "c", queue="others")
         assert await inbox.next() == "c"

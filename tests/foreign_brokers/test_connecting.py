@@ -11,8 +11,9 @@ from faststream.kafka import KafkaRouter
 
 from faststream_outbox import ConstantRetry
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
 from tests.foreign_brokers.destinations import KEEPING, Place
+from tests.waiting import until, until_empty
 
 
 @pytest.mark.parametrize("place", KEEPING, indirect=True)
@@ -61,7 +62,8 @@ async def test_what_is_in_hand_when_the_application_stops_is_still_published(
     async with asyncio.timeout(30):
         await begun.wait()
         stopping = asyncio.create_task(app.stop())
-        await until(lambda: broker._outbox_subscribers[0]._pipeline.ending)  # type: ignore[union-attr]
+        pipeline: Any = broker._outbox_subscribers[0]._pipeline
+        await until(lambda: pipeline.ending)
         go.set()
         await stopping
     assert there._connection is None
@@ -129,9 +131,7 @@ async def test_a_broker_that_is_down_when_the_application_starts_is_waited_for(
     async with started(broker):
         await publish(broker, postgres, 2, queue="other")
         await handled.wait()  # whoever needs no Kafka does not wait for one
-        async with asyncio.timeout(30):
-            while not (rows := await postgres.rows()) or not rows[0].attempts_count:
-                await asyncio.sleep(0.02)
+        await until(postgres.rows, lambda rows: rows and rows[0].attempts_count)
         await place.server.start()
         await until_empty(postgres)
     [message] = await place.received(1)

@@ -16,8 +16,9 @@ from sqlalchemy import MetaData
 from faststream_outbox import OutboxBroker, TestOutboxBroker, make_outbox_table
 from faststream_outbox.fastapi import OutboxRouter
 from tests.backends import PostgresBackend
-from tests.broker.brokers import publish, until, until_empty
+from tests.broker.brokers import publish
 from tests.foreign_brokers.destinations import Place
+from tests.waiting import until, until_empty
 
 BROKERS = {
     "kafka": (KafkaBroker, TestKafkaBroker),

@@ -1,6 +1,5 @@
 """A publish that fails is a retry, never a loss: the row stays, and is delivered when the broker is back."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,8 +7,9 @@ from faststream.rabbit import RabbitExchange, RabbitQueue
 
 from faststream_outbox import ConstantRetry, OutboxBroker
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until, until_empty
+from tests.broker.brokers import broker_on, publish, started
 from tests.foreign_brokers.destinations import KEEPING, Decorator, Place
+from tests.waiting import until, until_empty
 
 PATIENT = ConstantRetry(delay_seconds=0.2, max_attempts=None)
 
@@ -27,9 +27,7 @@ def relaying(postgres: PostgresBackend, place: Place, **options: Any) -> OutboxB
 
 
 async def until_each_row_has_failed(postgres: PostgresBackend, count: int) -> None:
-    async with asyncio.timeout(60):
-        while [row.attempts_count > 0 for row in await postgres.rows()] != [True] * count:
-            await asyncio.sleep(0.02)
+    await until(postgres.rows, lambda found: [row.attempts_count > 0 for row in found] == [True] * count, seconds=60)
 
 
 @pytest.mark.parametrize("place", [*KEEPING, "nats"], indirect=True)

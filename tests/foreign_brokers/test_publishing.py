@@ -14,9 +14,10 @@ from sqlalchemy import MetaData
 from faststream_outbox import ConstantRetry, Inbox, make_inbox_table
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, started, until, until_empty
+from tests.broker.brokers import broker_on, started
 from tests.broker.test_ordering import publish_keyed
 from tests.foreign_brokers.destinations import KEEPING, Decorator, Place
+from tests.waiting import until, until_empty
 
 SOON = ConstantRetry(delay_seconds=0.05)
 

@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from faststream_outbox.opentelemetry import OutboxTelemetryMiddleware
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until
+from tests.broker.brokers import broker_on, publish, started
 from tests.foreign_brokers.destinations import Place
+from tests.waiting import until
 
 MIDDLEWARES: dict[str, Any] = {
     "kafka": KafkaTelemetryMiddleware,

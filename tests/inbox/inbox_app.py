@@ -1,6 +1,5 @@
 """A consumer with an inbox on a real broker, and a table that tells how often its handler had an effect."""
 
-import asyncio
 from typing import Any
 
 from faststream import AckPolicy
@@ -12,6 +11,7 @@ from faststream_outbox.envelope import OUTBOX_ID
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
+from tests.waiting import until
 
 # A message that failed comes again at once, a few times.
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=5)
@@ -65,7 +65,9 @@ class Desk:
 
     async def waits_for_another(self) -> None:
         """Return when a statement of somebody's waits for another transaction to end."""
-        while not await self.postgres.one(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'"
-        ):
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: self.postgres.one(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event = 'transactionid'"
+            )
+        )

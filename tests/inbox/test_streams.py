@@ -10,11 +10,11 @@ import pytest
 from faststream.nats import NatsBroker
 
 from faststream_outbox.annotations import InboxSession
-from tests.broker.brokers import until
 from tests.inbox.inbox_app import Desk
 from tests.inbox.streams import STREAMS, Stream
 from tests.servers.nats import Nats
 from tests.servers.plugin import need
+from tests.waiting import until
 
 
 class Line:
@@ -34,9 +34,7 @@ class Line:
     async def consume(self) -> None:
         """Consume until the server waits for no ack."""
         await self.broker.start()
-        async with asyncio.timeout(60):
-            while await self.stream.unacked(self.broker):
-                await asyncio.sleep(0.02)
+        await until(lambda: self.stream.unacked(self.broker), lambda found: not found, seconds=60)
 
     def skipped(self) -> set[str]:
         """Tell what was skipped, at least once: a slow machine lets the server deliver more often."""

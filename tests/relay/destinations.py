@@ -22,6 +22,7 @@ from tests.servers.nats import Nats
 from tests.servers.rabbitmq import RabbitMQ
 from tests.servers.redis import Redis
 from tests.servers.server import Server
+from tests.waiting import until
 
 PARTITIONS = 3
 
@@ -60,9 +61,10 @@ class Inbox:
 
     async def until(self, number: int, *, seconds: float = 60) -> None:
         """Wait for so many different messages."""
-        async with asyncio.timeout(seconds):
-            while len({message.headers.get("outbox_id") for message in self.messages}) < number:
-                await asyncio.sleep(0.01)
+        await until(self._ids, lambda ids: len(ids) >= number, seconds=seconds)
+
+    def _ids(self) -> set[str | None]:
+        return {message.headers.get("outbox_id") for message in self.messages}
 
 
 class Place(ABC):

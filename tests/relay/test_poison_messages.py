@@ -7,7 +7,7 @@ import pytest
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, until_empty
+from tests.broker.brokers import Records, broker_on
 from tests.relay.destinations import (
     ConfluentPlace,
     KafkaPlace,
@@ -17,6 +17,7 @@ from tests.relay.destinations import (
     RabbitQueuePlace,
     RedisStream,
 )
+from tests.waiting import until_empty
 
 MIB = 1024 * 1024
 KEYS = ("a", "b", None)

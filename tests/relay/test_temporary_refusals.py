@@ -14,8 +14,9 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, until, until_empty
+from tests.broker.brokers import broker_on
 from tests.relay.destinations import NatsStream, Place, RabbitQueuePlace, RedisList, RedisStream
+from tests.waiting import until, until_empty
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ import pytest
 from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
 from tests.backends import Backend, MemoryBackend, everywhere
-from tests.engine.pipelines import Reports, fill, running, until_empty
+from tests.engine.pipelines import Reports, fill, running
+from tests.waiting import until, until_empty
 
 CLOSING = {"acked", "nacked_retried", "nacked_terminal", "lease_lost", "dispatch_abandoned"}
 
@@ -78,9 +79,7 @@ async def test_what_was_claimed_is_counted_by_queue_and_nothing_is_counted_too()
 
     async with running(backend, handle, "a", "b", reports=reports):
         await until_empty(backend)
-        async with asyncio.timeout(5):
-            while {"queue": "a", "count": 0} not in reports.counted("fetched"):
-                await asyncio.sleep(0.01)
+        await until(lambda: {"queue": "a", "count": 0} in reports.counted("fetched"))
     found = [(tags["queue"], tags["count"]) for tags in reports.counted("fetched") if tags["count"]]
     assert sorted(found) == [("a", 2), ("b", 3)]
     assert ("b", 0) not in [(tags["queue"], tags["count"]) for tags in reports.counted("fetched")]
@@ -117,12 +116,12 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
         backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300
     ) as pipeline:
         async with asyncio.timeout(20):
-            while len(reports.counted("fetched")) < 2:  # it has looked for suspects, and does not again for long
-                await asyncio.sleep(0.01)
+            await until(
+                lambda: len(reports.counted("fetched")) >= 2
+            )  # it has looked for suspects, and does not again for long
             await fill(backend, 1)
             pipeline.wake()
-            while not reports.counted("lease_lost"):
-                await asyncio.sleep(0.01)
+            await until(lambda: reports.counted("lease_lost"))
     assert_closed(reports)
     assert {name for name, _ in reports.metrics} == {"fetched", "dispatched", "lease_lost"}
     [lost] = reports.named("lease_lost")
@@ -189,8 +188,7 @@ async def test_an_error_that_cannot_be_named_ends_no_loop(backend: Backend) -> N
         return Ack()
 
     async with running(backend, handle, reports=reports) as pipeline:
-        while not reports.named("retry_scheduled"):
-            await asyncio.sleep(0.01)
+        await until(lambda: reports.named("retry_scheduled"))
         await backend.pass_time(1)
         await until_empty(backend)
         assert pipeline.alive

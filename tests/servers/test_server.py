@@ -13,6 +13,7 @@ from tests.servers.plugin import Servers, end, need
 from tests.servers.process import Process, accepts, ask, free_port, running
 from tests.servers.redis import Redis
 from tests.servers.server import Server
+from tests.waiting import until
 
 
 # Of the others it is checked when the session ends; they take too long to start to do so twice.
@@ -83,6 +84,4 @@ async def test_a_program_dies_with_whoever_started_it(tmp_path: Path) -> None:
         sys.executable, "-c", script, str(tmp_path / "log"), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await starter.communicate()
-    async with asyncio.timeout(30):
-        while psutil.pid_exists(int(output)):
-            await asyncio.sleep(0.02)
+    await until(lambda: not psutil.pid_exists(int(output)))

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker
 from faststream_outbox.embedded import Database
 from faststream_outbox.testing import fake_session
-from tests.faststream.environments import PATIENCE, Inbox, MemoryWorld, PostgresWorld, until
+from tests.faststream.environments import PATIENCE, Inbox, MemoryWorld, PostgresWorld
+from tests.waiting import until
 
 
 class Person(BaseModel):
@@ -193,11 +194,7 @@ async def test_with_the_real_database(real: PostgresWorld) -> None:
         await handle.wait_call(PATIENCE)
         handle.mock.assert_called_once_with("a")
 
-        async def published() -> bool:
-            called: bool = publisher.mock.called
-            return called
-
-        await until(published)
+        await until(lambda: publisher.mock.called)
         publisher.mock.assert_called_once_with("A")
         await real.drained()
     assert len(broker.subscribers) == 1

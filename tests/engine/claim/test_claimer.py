@@ -26,9 +26,9 @@ from faststream_outbox.storage import (
 from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.ordering import RunClaim, RunSettlement
 from tests.backends import Backend, MemoryBackend
-from tests.broker.brokers import until
-from tests.engine.pipelines import fill, one_by_one, running, until_empty
+from tests.engine.pipelines import fill, one_by_one, running
 from tests.engine.slow_store import SlowBackend
+from tests.waiting import until, until_empty
 
 
 async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sleep(backend: Backend) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
 from tests.backends import PostgresBackend
-from tests.engine.pipelines import Reports, fill, running, until_empty
+from tests.engine.pipelines import Reports, fill, running
+from tests.waiting import until, until_empty
 
 
 def test_fast_handlers_are_given_a_batch_ahead() -> None:
@@ -79,8 +80,7 @@ async def test_rows_behind_a_slow_one_are_left_to_others(postgres: PostgresBacke
         await slow.wait()
         assert await postgres.one("SELECT count(*) FROM outbox WHERE acquired_token IS NULL") == 0
         async with running(postgres, handle):
-            while ran["other"] < 29:
-                await asyncio.sleep(0.01)
+            await until(lambda: ran["other"] >= 29)
         release.set()
         await until_empty(postgres)
     assert ran == {"slow": 1, "other": 29}

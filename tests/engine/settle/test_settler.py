@@ -26,7 +26,8 @@ from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.storage.ordering import AnySettlement
 from tests.backends import MemoryBackend
-from tests.engine.pipelines import Reports, fill, running, until_empty
+from tests.engine.pipelines import Reports, fill, running
+from tests.waiting import until_empty
 
 
 class ScribeStore(MemoryStore):

@@ -16,6 +16,7 @@ from faststream_outbox.storage import NewRow, PostgresStore
 from faststream_outbox.storage.postgres import drivers as drivers_module
 from tests.backends import PostgresBackend
 from tests.observers import LISTENERS, Ears
+from tests.waiting import until
 
 
 async def test_nobody_is_told_before_the_commit_nor_after_a_rollback(postgres: PostgresBackend) -> None:
@@ -130,9 +131,7 @@ async def test_a_killed_connection_is_known_to_be_lost(postgres: PostgresBackend
 async def test_the_server_forgets_who_has_stopped_listening(postgres: PostgresBackend) -> None:
     async with postgres.store.listen(Ears()):
         assert len(await postgres.run(LISTENERS)) == 1
-    async with asyncio.timeout(30):
-        while await postgres.run(LISTENERS):
-            await asyncio.sleep(0.01)
+    await until(lambda: postgres.run(LISTENERS), lambda found: not found)
 
 
 @pytest.fixture
