@@ -1,3 +1,4 @@
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -7,6 +8,11 @@ from faststream_outbox.embedded import Database
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 
 pytest_plugins = ["tests.faststream.fixtures", "tests.servers.plugin"]
+
+# A suite that a shell starts in the background, as many CI systems do, ignores SIGINT, and so would every program that a
+# test starts. A handler is not inherited: with one that does nothing, only the suite goes on ignoring SIGINT.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 DRIVERS = ("asyncpg", "psycopg")
 
