@@ -9,8 +9,8 @@ from tests.backends import Backend, MemoryBackend, PostgresBackend
 
 pytest_plugins = ["tests.faststream.fixtures", "tests.servers.plugin"]
 
-# A suite that a shell starts in the background, as many CI systems do, ignores SIGINT, and so would every program that a
-# test starts. A handler is not inherited: with one that does nothing, only the suite goes on ignoring SIGINT.
+# A suite that a shell starts in the background, as many CI systems do, ignores SIGINT, and so would the programs that
+# tests start. A handler is not inherited: with one that does nothing, only the suite ignores SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
 

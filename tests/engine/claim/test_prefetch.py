@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import pytest
+
 from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
 from tests.backends import PostgresBackend
@@ -10,53 +12,51 @@ from tests.engine.pipelines import Reports, fill, running
 from tests.waiting import until, until_empty
 
 
-def test_fast_handlers_are_given_a_batch_ahead() -> None:
-    prefetch = Prefetch(max_workers=4, most=200)
-    assert (prefetch.capacity, prefetch.refill_at) == (200, 102)
-    for _ in range(100):
-        prefetch.observe(0.0001)
-    assert prefetch.capacity == 200
+@pytest.mark.parametrize(
+    ("options", "observed", "capacity", "refill_at"),
+    [
+        pytest.param({"max_workers": 4, "most": 200}, [], 200, 102, id="at first handlers are believed to be fast"),
+        pytest.param({"max_workers": 1, "most": 500}, [], 201, 101, id="but no more than 200 rows are claimed ahead"),
+        pytest.param({"max_workers": 500, "most": 1000}, [], 1000, 750, id="or than can run at once"),
+        pytest.param({"max_workers": 4, "most": 200}, [1e-4] * 100, 200, 102, id="fast handlers get a batch ahead"),
+        pytest.param({"max_workers": 1, "most": 500}, [1e-4], 500, 250, id="as large as the options allow"),
+        pytest.param({"max_workers": 1, "most": 500}, [0.0], 500, 250, id="handlers that take no time too"),
+        pytest.param({"max_workers": 4, "most": 200}, [0.1], 24, 14, id="others get half a second of work ahead"),
+        pytest.param({"max_workers": 4, "most": 200}, [10.0], 4, 3, id="slow ones get a row when a worker is free"),
+        pytest.param({"max_workers": 1, "most": 200}, [60.0], 1, 0, id="a single slow one when it is free"),
+        pytest.param(
+            {"max_workers": 1, "most": 200}, [60.0] + [1e-3] * 60, 200, 100, id="a slow row is soon forgotten"
+        ),
+        pytest.param(
+            {"max_workers": 2, "most": 100, "max_records": 10},
+            [10.0],
+            20,
+            19,
+            id="slow batches get a row for each place",
+        ),
+    ],
+)
+def test_how_many_rows_are_held(options: dict[str, int], observed: list[float], capacity: int, refill_at: int) -> None:
+    prefetch = Prefetch(**options)
+    for seconds in observed:
+        prefetch.observe(seconds)
+    assert (prefetch.capacity, prefetch.refill_at) == (capacity, refill_at)
 
 
-def test_before_anything_is_known_there_are_not_too_many() -> None:
-    prefetch = Prefetch(max_workers=1, most=500)
-    assert prefetch.capacity == 201
-    prefetch.observe(0.0001)
-    assert prefetch.capacity == 500
-
-
-def test_slow_handlers_are_given_a_row_when_they_are_free() -> None:
-    prefetch = Prefetch(max_workers=4, most=200)
-    prefetch.observe(10.0)
-    assert (prefetch.capacity, prefetch.refill_at) == (4, 3)
-
-
-def test_in_between_it_is_half_a_second_of_work() -> None:
-    prefetch = Prefetch(max_workers=4, most=200)
-    prefetch.observe(0.1)
-    assert (prefetch.capacity, prefetch.refill_at) == (24, 14)
-
-
-def test_runs_of_one_key_take_a_tenth_of_a_second() -> None:
-    prefetch = Prefetch(max_workers=4, most=200)
-    prefetch.observe(0.01)
-    assert prefetch.run_length == 10
-    prefetch.observe(60.0)
-    assert prefetch.run_length == 1
-    assert Prefetch(max_workers=1, most=200, max_records=50).run_length >= 50
-
-
-def test_one_slow_row_is_soon_forgotten() -> None:
-    prefetch = Prefetch(max_workers=1, most=200)
-    prefetch.observe(60.0)
-    assert prefetch.capacity == 1
-    for _ in range(60):
-        prefetch.observe(0.001)
-    assert prefetch.capacity == 200
-
-
-def test_more_workers_than_a_batch() -> None:
-    assert Prefetch(max_workers=500, most=1000).capacity == 1000
+@pytest.mark.parametrize(
+    ("max_records", "observed", "run_length"),
+    [
+        pytest.param(1, [0.01], 10, id="a run of one key takes a tenth of a second"),
+        pytest.param(1, [60.0], 1, id="a slow handler gets one row of a key"),
+        pytest.param(50, [60.0], 50, id="a batch handler gets a whole call"),
+        pytest.param(50, [0.001], 100, id="a fast batch handler gets more than a call"),
+    ],
+)
+def test_how_many_rows_of_a_key_are_claimed_together(max_records: int, observed: list[float], run_length: int) -> None:
+    prefetch = Prefetch(max_workers=4, most=200, max_records=max_records)
+    for seconds in observed:
+        prefetch.observe(seconds)
+    assert prefetch.run_length == run_length
 
 
 async def test_rows_behind_a_slow_one_are_left_to_others(postgres: PostgresBackend) -> None:

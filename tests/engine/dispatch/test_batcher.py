@@ -3,6 +3,7 @@
 import asyncio
 import time
 from itertools import chain, count
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -38,6 +39,36 @@ def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
 async def gather(batcher: Batcher) -> int:
     async with asyncio.timeout(5):
         return len(await batcher.gather())
+
+
+@pytest.mark.parametrize(
+    ("groups", "calls"),
+    [
+        pytest.param([{"count": 20}], [10, 10], id="fresh rows fill their calls"),
+        pytest.param([{"count": 3}], [3], id="a call takes what is there"),
+        pytest.param([{"count": 10, "deliveries": 3}], [10], id="rows that never failed stay together"),
+        pytest.param([{"count": 10, "failed_together": 10}], [5, 5], id="rows that failed together come in halves"),
+        pytest.param([{"count": 3, "failed_together": 3}], [1, 1, 1], id="a half is rounded down"),
+        pytest.param([{"count": 1, "failed_together": 1}, {"count": 5}], [1, 5], id="what failed alone stays alone"),
+        pytest.param([{"count": 2, "attempts": 1}, {"count": 5}], [5, 2], id="an attempt elsewhere is a halving"),
+        pytest.param([{"count": 2, "attempts": 1, "deliveries": 9}], [1, 1], id="as is each delivery after it"),
+        pytest.param([{"count": 1, "suspect": True}, {"count": 5}], [1, 5], id="a suspect is a call by itself"),
+        pytest.param([{"count": 5}, {"count": 1, "suspect": True}], [5, 1], id="also behind others"),
+        pytest.param([{"count": 4, "failed_together": 4}, {"count": 9}], [2, 2, 9], id="fresh rows lose nothing by it"),
+    ],
+)
+async def test_how_many_rows_each_call_takes(groups: list[dict[str, Any]], calls: list[int]) -> None:
+    ledger = Ledger()
+    batcher = Batcher(ledger, max_records=10, max_wait=0.0)
+    for group in groups:
+        some = await rows(group["count"], attempts=group.get("attempts", 0))
+        for row in some:
+            row.deliveries_count = group.get("deliveries", 1)
+            row.suspect = group.get("suspect", False)
+        if together := group.get("failed_together"):
+            batcher.learn(failed(some, together))
+        admit(ledger, some)
+    assert [await gather(batcher) for _ in calls] == calls
 
 
 async def test_those_that_failed_together_come_in_halves() -> None:
