@@ -11,7 +11,7 @@ from faststream.exceptions import AckMessage
 from faststream.message import AckStatus, SourceType, StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox.context import OnTheLoop
+from faststream_outbox._faststream import LoopContext
 from faststream_outbox.inbox.consumer import Consumer
 from faststream_outbox.inbox.records import InboxRecords
 from faststream_outbox.message import OutboxDelivery
@@ -39,7 +39,7 @@ def _refuse_outbox_session() -> NoReturn:
 
 
 # The session whose transaction records the message. Handlers write with it; the inbox commits it.
-InboxSession = Annotated[AsyncSession, OnTheLoop(_SESSION, initial=_no_session)]
+InboxSession = Annotated[AsyncSession, LoopContext(_SESSION, initial=_no_session)]
 
 
 class InboxMiddleware(BaseMiddleware):

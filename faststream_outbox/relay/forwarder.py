@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from faststream_outbox.engine.handling import Handled
-from faststream_outbox.message import OutboxDelivery, Rejected
+from faststream_outbox.message import OutboxDelivery, Reject
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
@@ -43,10 +42,10 @@ class Forwarder:
         self._source = source
         self._cloudevents = cloudevents
 
-    async def forward(self, rows: Sequence[OutboxRow]) -> Handled:
+    async def forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         """Send rows that have the same key, or no key; keep them through an outage and send them after it."""
         send = self._forward_each if rows[0].entity_key is None else self._forward_run
-        return Handled(await send(rows))
+        return await send(rows)
 
     async def _forward_each(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         settlements: list[Settlement] = []
@@ -119,7 +118,7 @@ class Forwarder:
                 return _unchanged(row)
             case RefusedError() | UnroutableError():
                 delivery = OutboxDelivery.of(row)
-                delivery.verdict = Rejected()
+                delivery.verdict = Reject()
                 return self._judge.outcome(delivery, error)
             case _:
                 return self._judge.outcome(OutboxDelivery.of(row), error)

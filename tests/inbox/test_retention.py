@@ -11,8 +11,9 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.inbox import records
 from faststream_outbox.inbox.consumer import Consumer
 from faststream_outbox.storage.postgres.inbox import InboxStore
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until_empty
 
 
 async def remember(desk: Desk, count: int, *, consumer: str = "desk", days: float = 0) -> None:
