@@ -68,7 +68,7 @@ async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresB
     if isinstance(place, RedisStream):  # whose errors come as values, so there is no traceback to keep
         assert str(dead.last_exception).count(why) == 1
     if isinstance(place, NatsStream):
-        assert why.startswith(f"No JetStream stream takes the subject '{place.destination}-missing': create one")
+        assert why.startswith(f"No JetStream stream has the subject '{place.destination}-missing': create one")
     assert inbox.by_key == {f"k{k}": [b"%d" % n for n in range(k, 60, 10) if n != 23] for k in range(10)}
 
 
