@@ -28,7 +28,7 @@ async def rows(count: int, *, attempts: int = 0) -> list[OutboxRow]:
 
 def admit(ledger: Ledger, some: list[OutboxRow]) -> None:
     ledger.add(some, time.monotonic() + 60)
-    ledger.admit_all()
+    ledger.admit_added()
 
 
 def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
@@ -138,14 +138,14 @@ async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
 async def test_a_call_that_runs_with_places_left_keeps_them() -> None:
     ledger = Ledger()
     admit(ledger, some := await rows(3))
-    ledger.take_places(7)
+    ledger.reserve_places(7)
     assert (len(ledger), ledger.occupied) == (3, 10)
     waiting = asyncio.ensure_future(ledger.wait_for_change())
     await asyncio.sleep(0)
     ledger.free_places(7)
     await asyncio.wait_for(waiting, 5)
     assert ledger.occupied == 3
-    assert len(ledger.strike(row.lease for row in some)) == 3
+    assert len(ledger.remove(row.lease for row in some)) == 3
 
 
 def settlements(count: int, group: int | None) -> list[Settlement]:

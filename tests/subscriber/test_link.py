@@ -79,7 +79,7 @@ class Caller:
         return "here"
 
     async def _call(self) -> None:
-        self.got.append(await self._link.run(self._operation, to_its_end=True))
+        self.got.append(await self._link.run(self._operation, finish_if_cancelled=True))
         await asyncio.sleep(0)
         self.went_on = True
 
@@ -119,7 +119,7 @@ async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
 async def test_who_is_cancelled_twice_waits_no_longer() -> None:
     store = Counting()
     link = ReconnectingLane(store)
-    call = asyncio.create_task(link.run(silence, to_its_end=True))
+    call = asyncio.create_task(link.run(silence, finish_if_cancelled=True))
     while not store.opened:
         await asyncio.sleep(0)
     for _ in range(2):

@@ -20,12 +20,12 @@ class Batcher:
         self._limits = BatchLimits(max_records, max_deliveries)
         self.max_records = max_records
         self._max_wait = max_wait
-        self._hurrying = False
+        self._stopped_waiting = False
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Wait for no company from now on: the subscriber is stopping."""
-        self._hurrying = True
-        self._ledger.stir()
+        self._stopped_waiting = True
+        self._ledger.wake_takers()
 
     def is_given_up(self, held: OutboxRow) -> bool:
         """Tell whether a row was delivered too often to be run once more."""
@@ -60,14 +60,19 @@ class Batcher:
         for count, held in enumerate(head.parts):
             most = min(most, self._limits.limit(held))
             if count >= most:
-                self._ledger.cut(head, count)
+                self._ledger.cut_run(head, count)
                 return
 
     def _seconds_left(self) -> float | None:
         first = self._ledger.first_waiting
         if first is None:
             return None
-        if first.ordered or self._hurrying or self._max_wait == 0 or self._ledger.waiting >= self._limits.limit(first):
+        if (
+            first.ordered
+            or self._stopped_waiting
+            or self._max_wait == 0
+            or self._ledger.waiting >= self._limits.limit(first)
+        ):
             return 0.0
         return first.claimed_at + self._max_wait - time.monotonic()
 

@@ -75,7 +75,7 @@ class Worker(Loop):
 
     def _may_run(self, held: OutboxRow, now: float) -> bool:
         if now >= held.held_until:
-            self._ledger.strike([held.lease])
+            self._ledger.remove([held.lease])
             self._journal.lost(held, "dispatch")
             return False
         if self._batcher.is_given_up(held):
@@ -120,7 +120,7 @@ class Worker(Loop):
     async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Handled, BaseException | None]:
         """Have rows handled in one call; returns what became of them, and what is to be raised then."""
         empty = max(0, self._batcher.max_records - len(rows))
-        self._ledger.take_places(empty)
+        self._ledger.reserve_places(empty)
         began_at = time.monotonic()
         for held in rows:
             held.began_at = began_at

@@ -148,7 +148,7 @@ class Settler(Loop):
         self._refused(settled, batch)
 
     def _close_books(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
-        written = self._ledger.strike(settled.held)
+        written = self._ledger.remove(settled.held)
         if any(held.ordered for held in written):
             self._expect(0.0)  # a key is free, and more of its rows may have come
         if self._monitor.counts or not all(map(_goes_without_saying, batch)):
@@ -160,7 +160,7 @@ class Settler(Loop):
     def _lose(self, lost: frozenset[Lease], batch: Sequence[AnySettlement]) -> None:
         verdicts = _by_lease(batch)
         torn = {settlement.lease for settlement in batch if settlement.group is not None} & lost
-        for held in self._ledger.strike(lost - torn):
+        for held in self._ledger.remove(lost - torn):
             for part in held.parts:
                 if part is held or part.dispatched:
                     self._journal.lost(part, phase_of(verdicts[held.lease].outcome))
@@ -195,7 +195,7 @@ class Settler(Loop):
         self._terminal.put_back([s for s in lasting if self._buffer(s) is self._terminal])
         self._retry.put_back([s for s in lasting if self._buffer(s) is self._retry])
         put_back = {s.lease for s in lasting}
-        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
+        for held in self._ledger.remove(s.lease for s in unsettled if s.lease not in put_back):
             self._abandon(held)
 
     def _refused(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
@@ -209,7 +209,7 @@ class Settler(Loop):
             if settlement.lease not in settled.failed or held is None or self._settle_retries.add(settlement):
                 continue
             if isinstance(settlement.outcome, Retry):
-                self._ledger.strike([held.lease])
+                self._ledger.remove([held.lease])
                 self._abandon(held)
             else:
                 refusal = settled.failed[settlement.lease]
