@@ -127,7 +127,7 @@ class PipelineBase(ABC):
                 batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval
             ),
             retry=SettleBuffer(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
-            expect=lambda seconds: self._claimer.expect(self._settle_lane.left_of(seconds)),
+            expect=lambda seconds: self._claimer.expect(self._settle_lane.time_left(seconds)),
             announce=announcer.announce,
         )
         self._loops = [self._settler, self._lease_renewer, self._claimer]

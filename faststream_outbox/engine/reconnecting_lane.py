@@ -50,7 +50,7 @@ class ReconnectingLane:
             self._took = time.monotonic() - sent_at
             return result
 
-    def left_of(self, seconds: float) -> float:
+    def time_left(self, seconds: float) -> float:
         """Return what is left of a time that began when the last operation was sent; its answer may have come late."""
         return max(0.0, seconds - self._took)
 
