@@ -31,7 +31,7 @@ def admit(ledger: Ledger, some: list[OutboxRow]) -> None:
 
 
 def failed(some: list[OutboxRow], batch_size: int) -> list[Settlement]:
-    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, company=batch_size)) for row in some]
+    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, batch_size=batch_size)) for row in some]
 
 
 async def gather(batcher: Batcher) -> int:
