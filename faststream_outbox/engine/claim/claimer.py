@@ -61,7 +61,7 @@ class Claimer(Loop):
         self._idle_wait = IdleWait(min_interval=min_interval, max_interval=max_interval)
         self._claims = LedgerClaims(lane, ledger, journal, keys, queues=queues, lease_seconds=lease_seconds)
         self._suspects = Suspects(
-            *(self._claims, ledger, lane, journal.monitor, self._idle_wait),
+            *(self._claims, ledger, self._idle_wait),
             wait_for_handlers=self._wait_for_handlers,
             wait_to_be_alone=not for_callers,
             # A tenth of a lease: the delay is small against the lease that had to run out before.
@@ -132,7 +132,7 @@ class Claimer(Loop):
         self._keyless_at = -math.inf if claim.rows else self._claimed_at + LOOK_EVERY
         if claim.rows or in_runs:
             self._idle_wait.shorten()
-        elif self._suspects.run_next():
+        elif self._suspects.make_due():
             return
         if not claim.more and not self._keys.more:
             await self._wait_for_rows()

@@ -7,8 +7,9 @@ from typing import TypeVar
 from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
+from faststream_outbox.engine.shutdown import give_back
 from faststream_outbox.runtime.telemetry import Journal
-from faststream_outbox.storage import Claim, ClaimCursor, OutboxRow, StoreConnection
+from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
 from faststream_outbox.storage.ordering import RunClaim
 
 _T = TypeVar("_T")
@@ -53,6 +54,10 @@ class LedgerClaims:
             return bool(claim.rows)
         return await self._claim(self._keys.claim_suspect, self._add_runs) is not None
 
+    async def give_back_added(self) -> None:
+        """Give back the rows that were claimed and not admitted."""
+        await give_back(self._ledger.take_added(), self._lane, self._journal.monitor)
+
     async def next_due(self) -> float | None:
         """Return in how many seconds the next row is due; None when no row waits."""
         return self._keys.sooner(await self._lane.run(lambda lane: lane.next_due(self.cursor)))
@@ -83,6 +88,5 @@ class LedgerClaims:
 
     def _add_runs(self, claim: RunClaim | None) -> None:
         if claim is not None:
-            rows: list[OutboxRow] = [row for run in claim.runs for row in run.rows]
-            self._journal.claimed(self.cursor.queues, rows)
+            self._journal.claimed(self.cursor.queues, [row for run in claim.runs for row in run.rows])
             self._ledger.add_runs(claim.runs, claim.expires_at)

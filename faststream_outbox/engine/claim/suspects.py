@@ -7,14 +7,11 @@ from typing import Final
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
 from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.engine.shutdown import give_back
-from faststream_outbox.runtime.events import Monitor
 
 # While a suspect runs, nothing else does: suspects get at most half of the time, in slices of this length.
 _SLICE: Final = 0.5
 # How long a claimed suspect waits for the other rows to end. Doubled each time, because a slow handler may always run.
-_LONGEST_PATIENCE: Final = 60.0
+_LONGEST_WAIT: Final = 60.0
 
 # Waits for handlers, so many seconds at most; the claimer does not count as idle meanwhile.
 WaitForHandlers = Callable[[Awaitable[object], float | None], Awaitable[None]]
@@ -31,8 +28,6 @@ class Suspects:
         self,
         claims: LedgerClaims,
         ledger: Ledger,
-        lane: ReconnectingLane,
-        monitor: Monitor,
         idle_wait: IdleWait,
         *,
         wait_for_handlers: WaitForHandlers,
@@ -41,15 +36,13 @@ class Suspects:
     ) -> None:
         self._claims = claims
         self._ledger = ledger
-        self._lane = lane
-        self._monitor = monitor
         self._idle_wait = idle_wait
         self._wait_for_handlers = wait_for_handlers
         self._wait_to_be_alone = wait_to_be_alone
         self._longest_pause = longest_pause
         self._due_at = 0.0
         self._may_be_left = True
-        self._patience = _SLICE
+        self._wait_limit = _SLICE
 
     @property
     def are_due(self) -> bool:
@@ -69,8 +62,8 @@ class Suspects:
         """Note that a claim of other rows met a suspect."""
         self._may_be_left = True
 
-    def run_next(self) -> bool:
-        """Make suspects due if there may be some: no other row has come. Return whether they are."""
+    def make_due(self) -> bool:
+        """Make suspects due now if there may be some, because no other row has come; return whether they are due."""
         if self._allowed and self._may_be_left:
             self._due_at = 0.0
         return self._allowed and self._may_be_left
@@ -90,11 +83,11 @@ class Suspects:
                 self._may_be_left = False
                 break
             try:
-                await self._wait_for_handlers(self._ledger.wait_until_at_most(1), self._patience)
+                await self._wait_for_handlers(self._ledger.wait_until_at_most(1), self._wait_limit)
             except TimeoutError:
                 await self._postpone()
                 return
-            self._patience = _SLICE
+            self._wait_limit = _SLICE
             alone_at = alone_at or time.monotonic()
             self._ledger.admit_added()
             await self._wait_for_handlers(self._ledger.wait_until_at_most(0), None)
@@ -107,7 +100,7 @@ class Suspects:
 
     async def _postpone(self) -> None:
         """Give back the suspect, because a slow handler runs; fresh rows must not wait for that handler."""
-        await give_back(self._ledger.take_added(), self._lane, self._monitor)
-        self._due_at = time.monotonic() + self._patience
-        self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+        await self._claims.give_back_added()
+        self._due_at = time.monotonic() + self._wait_limit
+        self._wait_limit = min(2 * self._wait_limit, _LONGEST_WAIT)
         self._may_be_left = False
