@@ -16,7 +16,8 @@ from faststream_outbox.client import _RetryEntry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled, Settlement
 from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.testing import FakeOutboxClient
-from tests.broker.brokers import Records, until
+from tests.broker.brokers import Records
+from tests.waiting import until
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 FIRST, LAST = NOW - timedelta(hours=1), NOW

@@ -18,8 +18,8 @@ from faststream_outbox.storage import (
     SharedTransaction,
 )
 from faststream_outbox.storage.ordering import RunClaim
+from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, HistoryWriter, Verb
-from tests.soak.words import claimed_row, uid, verb_of
 
 # What is asked for the rows that one lease covers.
 _Question = dict[Lease, list[Ask]]

@@ -22,10 +22,10 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
+from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, Ended, Started, Verb
 from tests.soak.process import OPERATION_SECONDS, SoakProcess
 from tests.soak.settings import QUEUES, Settings
-from tests.soak.words import claimed_row, uid, verb_of
 
 MAX_RUNNING: Final = 16
 MAX_ATTEMPTS: Final = 4
