@@ -50,7 +50,7 @@ def _resolve(value: Any) -> Any:
     return value
 
 
-def _check_dsn(dsn: str) -> str:
+def _check_dsn(dsn: str) -> None:
     try:
         url = make_url(dsn)
     except (ArgumentError, ValueError):
@@ -63,7 +63,6 @@ def _check_dsn(dsn: str) -> str:
             f"{url.drivername}:// is not Postgres; write postgresql://…, postgresql+asyncpg://… or "
             "postgresql+psycopg://…"
         )
-    return dsn
 
 
 def make_route(destination: str) -> Route:
@@ -76,11 +75,6 @@ def make_route(destination: str) -> Route:
     return by_header(name, default=default or None)
 
 
-def _check_destination(destination: str) -> str:
-    make_route(destination)
-    return destination
-
-
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port`; a port alone is one of 127.0.0.1."""
     host, _, port = address.rpartition(":")
@@ -89,14 +83,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _check_address(address: str) -> str:
-    split_address(address)
-    return address
+def _pass_to(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that calls `check`, which may raise `ValueError`, and keeps the value."""
 
+    def validate(value: str) -> str:
+        check(value)
+        return value
 
-def _secret(value: str) -> str:
-    remember_secret(value)
-    return value
+    return AfterValidator(validate)
 
 
 Text = Annotated[str, BeforeValidator(_resolve)]
@@ -114,8 +108,8 @@ class Security(_Table):
 
     mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
     username: Text | None = None
-    password: Annotated[Text, AfterValidator(_secret)] = Field(default="", repr=False)
-    # None: if there is a file of certificates.
+    password: Annotated[Text, _pass_to(remember_secret)] = Field(default="", repr=False)
+    # None stands for: if there is a file of certificates.
     tls: bool | None = None
     ca_file: Text | None = None
     cert_file: Text | None = None
@@ -149,7 +143,7 @@ class ConnectionSettings(BaseSettings):
         env_ignore_empty=True,
     )
 
-    dsn: Annotated[Text, AfterValidator(_check_dsn)] = Field(
+    dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
         repr=False,
         examples=["postgresql://user@host:5432/database"],
         description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME.",
@@ -181,8 +175,10 @@ class ConnectionSettings(BaseSettings):
                     if not _is_ignored(each, origins):
                         raise UsageError(_describe(cls, source, each)) from error
             for key in source.values():
-                origin = source.name((key,))
-                origins[key] = f"{origins[key]} or {origin}" if key == "routes" and key in origins else origin
+                if key not in origins:
+                    origins[key] = source.name((key,))
+                elif key == "routes":  # the routes of all sources are used
+                    origins[key] += f" or {source.name((key,))}"
         try:
             settings = _build(cls, *(source.values for source in sources))
         except ValidationError as error:
@@ -212,7 +208,7 @@ class ServiceSettings(ConnectionSettings):
     progress: bool | None = Field(default=None, description="Show a live view; by default in a terminal.")
     # Often enough to draw a chart, seldom enough to read.
     progress_interval: Seconds = Field(default=10.0, description="Seconds between two lines of progress in the log.")
-    health: Annotated[str, AfterValidator(_check_address)] | None = Field(
+    health: Annotated[str, _pass_to(split_address)] | None = Field(
         default=None, description="Serve the health endpoint on host:port, or on a port of 127.0.0.1."
     )
 
@@ -225,12 +221,12 @@ class RelaySettings(ServiceSettings):
         description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
         "redis://… or rediss://…; or env:NAME.",
     )
-    routes: dict[str, Annotated[str, AfterValidator(_check_destination)]] = Field(
+    routes: dict[str, Annotated[str, _pass_to(make_route)]] = Field(
         min_length=1,
         examples=["queue=destination"],
         description="Where the rows of each queue go: a destination, or header:name to read it from a header.",
     )
-    source: Annotated[str, AfterValidator(partial(check_name, "source"))] | None = Field(
+    source: Annotated[str, _pass_to(partial(check_name, "source"))] | None = Field(
         default=None, description="The name of this outbox in outbox_id; by default its table. Never change it."
     )
     cloudevents: bool = Field(default=False, description="Add the headers of CloudEvents 1.0.")
@@ -271,8 +267,8 @@ def _sources(cls: type[BaseSettings], options: Mapping[str, Any], file: Path | N
         environment = EnvSettingsSource(cls)
         environment()
     except SettingsError as error:
-        key = str(error).partition('"')[2].partition('"')[0]
-        raise UsageError(f'{_variable(key)}: this is not JSON; write {{"queue": "destination"}}.') from error
+        # The only variable that holds JSON.
+        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
     yield _Source(environment, lambda at: _variable(at[0]))
     if file is not None:
         yield _Source(InitSettingsSource(cls, _read_toml(file)), lambda at: f"{file}: {'.'.join(at)}")

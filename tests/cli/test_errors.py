@@ -121,6 +121,19 @@ def test_a_variable_that_makes_no_sense(
     assert refused_here(*ROUTE).startswith(sentence)
 
 
+def test_the_source_that_won_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_here: Callable[..., str]
+) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text("to = 'redis://h'\nshards = 16\nordering = 'hash-shards'")
+    assert refused_here(*ROUTE, "--config", str(file), "--shards", "3").startswith("--shards: ")
+    monkeypatch.setenv("OUTBOX_TO", "mqtt://h")
+    assert refused_here(*ROUTE, "--config", str(file)).startswith("OUTBOX_TO: ")
+    monkeypatch.delenv("OUTBOX_TO")
+    file.write_text("to = 'mqtt://h'")
+    assert refused_here(*ROUTE, "--config", str(file)).startswith(f"{file}: to: ")
+
+
 def test_an_argument_is_shown_without_its_password(refused_here: Callable[..., str]) -> None:
     told = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
     assert told.startswith("'postgresql://relay:***@h/d' is not an option; ")
