@@ -11,7 +11,7 @@ from faststream_outbox.cli.settings import RelaySettings, key_of
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
-from tests.cli.world import World
+from tests.cli.relay_setup import World
 from tests.servers.redis import Redis
 
 
