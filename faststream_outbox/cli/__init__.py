@@ -3,13 +3,13 @@
 import sys
 from typing import Final
 
+from faststream_outbox.cli.errors import ProgramError, hide
+
 _EXTRA: Final = ("typer", "click", "rich", "pydantic_settings")
 
 
 def main() -> None:
     """Run the command that the command line names, and exit."""
-    from faststream_outbox.cli.errors import ProgramError, hide  # noqa: PLC0415 - keeps `import …cli.x` cheap
-
     try:
         from faststream_outbox.cli.commands import app  # noqa: PLC0415 - needs the extra `cli`
 
