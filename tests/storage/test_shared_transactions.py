@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from faststream_outbox.storage import ClaimCursor, NewRow, PostgresStore
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
 from tests.backends import PostgresBackend
 
 BACKLOG = 20_000

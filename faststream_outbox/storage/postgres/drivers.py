@@ -7,9 +7,38 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, SET_CONFIG, WHO_AND_HOW, Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
+
+# The settings of the store's own connections. A plan is made once and kept: made while the table was small it would
+# scan the whole table, and the next burst of rows would be read by it. These settings leave one plan to make: probe the
+# index for each element of the array, then hash with the array's other columns. Isolation is read committed, because
+# under a stricter one a claim fails at the rows that it should skip.
+LANE_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_nestloop": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "enable_hashjoin": "on",
+    "enable_indexscan": "on",
+    "jit": "off",
+}
+_CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
+_WHO_AND_HOW: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
+_SET_CONFIG: Final = Statement(
+    "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value)"
+)
+# The same for the rest of a transaction that has begun; its isolation cannot change any more.
+_LOCAL: Final = ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in LANE_SETTINGS.items()
+    if name != "default_transaction_isolation"
+)
+SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 
 Records = Sequence[Sequence[Any]]
 
@@ -17,7 +46,7 @@ Records = Sequence[Sequence[Any]]
 class Executor(Protocol):
     """Runs statements one by one, each in a transaction of its own unless it was given one."""
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return what it returns."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
@@ -30,9 +59,9 @@ class AsyncpgExecutor:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return what it returns."""
-        records: Records = await self._connection.fetch(statement.text, *args)
+        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
         return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
@@ -56,14 +85,15 @@ class PsycopgExecutor:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return what it returns."""
         from psycopg import AsyncCursor  # noqa: PLC0415 - an optional dependency, here by the engine's own choice
         from psycopg.rows import tuple_row  # noqa: PLC0415 - same
 
         # A cursor of our own making: the connection's factories are the user's to choose.
         async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement.psycopg, _named(args), binary=True)
+            statement.bind(values)
+            await cursor.execute(statement.psycopg, values, binary=True)
             records: Records = await cursor.fetchall()
             return records
 
@@ -88,10 +118,10 @@ class BorrowedExecutor:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return what it returns."""
         async with self.transaction():
-            return await self._connection.run_sync(run_on, statement, *args)
+            return await self._connection.run_sync(run_on, statement, **values)
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements meanwhile in one transaction, unless the connection commits each by itself."""
@@ -102,18 +132,15 @@ class BorrowedExecutor:
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
-def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
+def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Records:
     """Run a statement in the transaction that is open on a synchronous connection; asynchronous ones `run_sync` it."""
     if connection.get_execution_options().get("schema_translate_map"):
         raise ValueError("schema_translate_map is not followed here: define the outbox with schema=… instead.")
+    arguments = statement.bind(values)
     if connection.dialect.paramstyle == "numeric_dollar":
-        return connection.exec_driver_sql(statement.text, args).fetchall()
+        return connection.exec_driver_sql(statement.text, arguments).fetchall()
     text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-    return connection.exec_driver_sql(text, _named(args)).fetchall()
-
-
-def _named(args: Sequence[Any]) -> dict[str, Any]:
-    return {f"p{number}": value for number, value in enumerate(args, start=1)}
+    return connection.exec_driver_sql(text, values).fetchall()
 
 
 def _autocommits(connection: Connection) -> bool:
@@ -147,14 +174,14 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             # The first statement goes through SQLAlchemy: should the server have gone away since this connection was
             # pooled, SQLAlchemy then throws out all that were pooled before, not one per attempt.
-            [[pid, *settings]] = await connection.run_sync(run_on, WHO_AND_HOW)
+            [[pid, *settings]] = await connection.run_sync(run_on, _WHO_AND_HOW)
             driver_connection = (await connection.get_raw_connection()).driver_connection
             executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
             # Behind a pooler the next statement may run on another server connection: settings would not hold there,
             # and would leak to others. A pooler answers for itself when it is asked whom one talks to.
             direct = pid == executor.connected_to()
             if direct:
-                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), list(LANE_SETTINGS.values()))
+                await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=list(LANE_SETTINGS.values()))
             yield executor
         except BaseException:
             # Whatever state it is in, the pool must not hand it to anybody. Nor is a server that may have gone silent
@@ -165,6 +192,6 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             raise
         if direct:
             try:
-                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), settings)
+                await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=settings)
             except Exception:  # noqa: BLE001 - it died, and whoever used it had no reason to care
                 await connection.invalidate()

@@ -28,17 +28,27 @@ from faststream_outbox.storage.outcomes import (
     Settled,
     SettleInterruptedError,
     Settlement,
-    clean_exception_text,
-    epoch_or_none,
 )
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.runs import PostgresRuns
 from faststream_outbox.storage.postgres.shards import PostgresShards, ShardStatements
-from faststream_outbox.storage.postgres.statements.rows import PING, Statement, Statements
-from faststream_outbox.storage.postgres.statements.runs import RunStatements
+from faststream_outbox.storage.postgres.statements import Statements
+from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
+from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
+from faststream_outbox.storage.postgres.statements.settle import (
+    BURIED,
+    GROUPED,
+    RETRIED,
+    SettleStatements,
+    failure_values,
+    retry_values,
+)
+from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 
 _T = TypeVar("_T")
+
+_PING: Final = Statement("SELECT 1")
 
 # Errors that concern every row of a statement, and no other statement: a table or column that is missing.
 _STATEMENT_ERRORS: Final = ("42",)
@@ -64,12 +74,10 @@ class _Group:
 class PostgresConnection(StoreConnection):
     """One lane to the outbox table."""
 
-    def __init__(
-        self, executor: Executor, statements: Statements, runs: RunStatements, shards: ShardStatements | None = None
-    ) -> None:
+    def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
         self._executor = executor
         self._statements = statements
-        self._runs = PostgresRuns(executor, runs)
+        self._runs = PostgresRuns(executor, statements.runs)
         self._shards = None if shards is None else PostgresShards(executor, shards)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
@@ -77,9 +85,10 @@ class PostgresConnection(StoreConnection):
         check_count("limit", limit)
         began = time.monotonic()
         plan = cursor.plan(limit, began)
-        asked = (list(plan.queues), list(plan.quotas), *_starts(plan.starts), limit)
+        starts = _just_below(plan.starts)
+        asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
         try:
-            rows = await self._lease(self._statements.claim, lease_seconds, began, *asked)
+            rows = await self._lease(self._statements.claim.claim, lease_seconds, began, **asked, limit=limit)
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
@@ -92,17 +101,19 @@ class PostgresConnection(StoreConnection):
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
         began = time.monotonic()
-        queues, ends = list(cursor.reach), list(cursor.reach.values())
-        rows = await self._lease(self._statements.claim_suspect, lease_seconds, began, queues, *_ends(ends))
+        ends = zip(cursor.reach, _just_above(cursor.reach.values()), strict=True)
+        asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
+        rows = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
-    async def _lease(self, statement: Statement, lease_seconds: float, began: float, *args: Any) -> list[OutboxRow]:
+    async def _lease(self, statement: Statement, lease_seconds: float, began: float, **asked: Any) -> list[OutboxRow]:
         seconds = check_number("lease_seconds", lease_seconds)
         token = uuid4()
         make = self.row_type
-        rows = [make(*record) for record in await self._executor.fetch(statement, token, seconds, *args)]
+        records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
+        rows = [make(*record) for record in records]
         for row in rows:
             row.acquired_token = token  # not sent back: this way it is one object for all of them
             row.claimed_at = began
@@ -114,18 +125,19 @@ class PostgresConnection(StoreConnection):
         if not held:
             return frozenset()
         seconds = check_number("lease_seconds", lease_seconds)
-        return leases_of(await self._executor.fetch(self._statements.renew, *_columns_of_leases(held), seconds))
+        asked = LEASES.fill(held)
+        return leases_of(await self._executor.fetch(self._statements.claim.renew, **asked, lease_seconds=seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
         """Give back rows that were not started."""
         given = sorted({(*row.lease, row.suspect) for row in rows})
         if not given:
             return frozenset()
-        return leases_of(await self._executor.fetch(self._statements.release, *_columns(given)))
+        return leases_of(await self._executor.fetch(self._statements.claim.release, **RELEASED.fill(given)))
 
     async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
         """Write outcomes, one statement per kind."""
-        statements = self._statements
+        statements = self._statements.settle
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
         runs = list[RunSettlement]()
@@ -141,32 +153,28 @@ class PostgresConnection(StoreConnection):
                     group = chained.setdefault(lease if settlement.group is None else settlement.group, _Group())
                     group.leases.append(lease)
                     group.outputs.extend(outputs)
-                case Retry(attempts_count=attempts):
-                    retried.append((*lease, outcome.bounded_delay, attempts, *_times(outcome)))
-                case Dead(reason, text, attempts) if statements.bury is not None:
-                    dead.append((*lease, reason, clean_exception_text(text), attempts, *_times(outcome)))
+                case Retry():
+                    retried.append((*lease, *retry_values(outcome)))
+                case Dead() if statements.bury is not None:
+                    dead.append((*lease, *failure_values(outcome)))
                 case Dead():
                     acked.append(lease)
                 case Park():
                     runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
         tally = _Tally()
         try:
-            await self._write_or_split(
-                statements.delete_batch, acked, tally, _columns_of_leases, list, read=_leases_by_number
-            )
+            await self._write_or_split(statements.delete_batch, acked, tally, LEASES.fill, list, read=_leases_by_number)
             await self._settle_groups(list(chained.values()), tally)
-            await self._settle_or_split(statements.retry, retried, tally)
-            await self._settle_or_split(statements.bury or statements.delete, dead, tally)
+            await self._write_or_split(statements.retry, retried, tally, RETRIED.fill, _leases_of_entries)
+            bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
+            await self._write_or_split(bury, dead, tally, BURIED.fill, _leases_of_entries)
             await self._write_or_split(self._runs.settle, runs, tally, self._runs.columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(tally.settled()) from error
         return tally.settled()
 
-    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], tally: "_Tally") -> None:
-        await self._write_or_split(statement, entries, tally, _columns, lambda some: [Lease(*e[:2]) for e in some])
-
     async def _settle_groups(self, groups: Sequence[_Group], tally: "_Tally") -> None:
-        statement = self._statements.delete_and_insert
+        statement = self._statements.settle.delete_and_insert
         await self._write_or_split(
             statement,
             groups,
@@ -180,7 +188,7 @@ class PostgresConnection(StoreConnection):
         statement: Statement,
         entries: Sequence[_T],
         tally: "_Tally",
-        columns: Callable[[Sequence[_T]], Iterable[list[Any]]],
+        columns: Callable[[Sequence[_T]], dict[str, list[Any]]],
         its_leases: Callable[[Sequence[_T]], Sequence[Lease]],
         *,
         read: Callable[[Records, Sequence[Lease]], frozenset[Lease]] | None = None,
@@ -189,7 +197,7 @@ class PostgresConnection(StoreConnection):
             return
         leases = its_leases(entries)
         try:
-            records = await self._executor.fetch(statement, *columns(entries))
+            records = await self._executor.fetch(statement, **columns(entries))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
                 tally.failed.update(dict.fromkeys(leases, error))
@@ -233,9 +241,10 @@ class PostgresConnection(StoreConnection):
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Tell in how many seconds the next free row is due."""
-        marks = list(cursor.marks.values())
+        starts = zip(cursor.marks, _just_below(cursor.marks.values()), strict=True)
         asked_at = time.monotonic()
-        [[seconds]] = await self._executor.fetch(self._statements.next_due, list(cursor.marks), *_starts(marks))
+        asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
+        [[seconds]] = await self._executor.fetch(self._statements.claim.next_due, **asked)
         if seconds is None:
             return None
         if seconds <= 0:
@@ -245,11 +254,11 @@ class PostgresConnection(StoreConnection):
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
-        return [QueueStats(*record) for record in await self._executor.fetch(self._statements.stats)]
+        return [QueueStats(*record) for record in await self._executor.fetch(self._statements.operators.stats)]
 
     async def ping(self) -> None:
         """Ask the server for a sign of life."""
-        await self._executor.fetch(PING)
+        await self._executor.fetch(_PING)
 
 
 def _first_verdicts(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
@@ -271,46 +280,36 @@ class _Tally:
         return Settled(frozenset(self.held), frozenset(self.lost), self.failed)
 
 
-def _starts(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
-    # To the next float below, so that rounding on the way never starts a claim after its mark.
-    below = (math.nextafter(at, -math.inf) for at, _ in positions)
-    return [at if at > _CALENDAR_BEGINS else -math.inf for at in below], [row_id for _, row_id in positions]
+def _just_below(positions: Iterable[Position]) -> Iterator[Position]:
+    # The next float below, so that rounding on the way to the server never starts a claim after its mark.
+    return ((_in_calendar(math.nextafter(at, -math.inf)), row_id) for at, row_id in positions)
 
 
-def _ends(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
-    above = (math.nextafter(at, math.inf) for at, _ in positions)
-    return [at if at > _CALENDAR_BEGINS else -math.inf for at in above], [row_id for _, row_id in positions]
+def _just_above(positions: Iterable[Position]) -> Iterator[Position]:
+    return ((_in_calendar(math.nextafter(at, math.inf)), row_id) for at, row_id in positions)
 
 
-def _columns(entries: Sequence[_Entry]) -> Iterable[list[Any]]:
-    return map(list, zip(*entries, strict=True))
-
-
-def _columns_of_leases(leases: Sequence[Lease]) -> Iterable[list[Any]]:
-    return [lease.row_id for lease in leases], [lease.token for lease in leases]
+def _in_calendar(at: float) -> float:
+    return at if at > _CALENDAR_BEGINS else -math.inf
 
 
 def deletion(
-    statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
-) -> tuple[Statement, Iterable[list[Any]]]:
-    """Choose the statement that deletes these rows, and inserts those, with what it takes."""
+    statements: SettleStatements, leases: Sequence[Lease], outputs: Sequence[NewRow]
+) -> tuple[Statement, dict[str, list[Any]]]:
+    """Return the statement that deletes these rows and inserts the outputs, with its parameters."""
     if outputs:
         return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
-    return statements.delete, _columns_of_leases(sorted(leases))
+    return statements.delete, LEASES.fill(sorted(leases))
 
 
-def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
+def _columns_of_groups(groups: Sequence[_Group]) -> dict[str, list[Any]]:
     rows = sorted((*lease, n, len(group.leases)) for n, group in enumerate(groups) for lease in group.leases)
-    outputs = [
-        (n, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
-        for n, group in enumerate(groups)
-        for new in group.outputs
-    ]
-    # Without outputs there are no tuples to take columns from.
-    return [*_columns(rows), *(_columns(outputs) if outputs else [[] for _ in range(_OUTPUT_COLUMNS)])]
+    outputs = [output_values(n, new) for n, group in enumerate(groups) for new in group.outputs]
+    return {**GROUPED.fill(rows), **OUTPUTS.fill(outputs)}
 
 
-_OUTPUT_COLUMNS: Final = 8
+def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
+    return [Lease(*entry[:2]) for entry in entries]
 
 
 def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
@@ -326,7 +325,3 @@ def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Le
 def leases_of(records: Records) -> frozenset[Lease]:
     """Read the leases that a statement returned."""
     return frozenset(starmap(Lease, records))
-
-
-def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
-    return epoch_or_none(outcome.first_attempt_at), epoch_or_none(outcome.last_attempt_at)

@@ -12,8 +12,14 @@ from sqlalchemy.pool import Pool, QueuePool
 
 from faststream_outbox.storage.contract import Listening
 from faststream_outbox.storage.postgres.drivers import AsyncpgExecutor, PsycopgExecutor, Records, run_on
-from faststream_outbox.storage.postgres.statements.rows import NOTIFY, WHO, Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.schema.tables import quoted_name
+
+_BACKEND_PID: Final = Statement("SELECT pg_backend_pid()")
+# Postgres keeps one of equal notifications in a transaction.
+NOTIFY: Final = Statement(
+    "SELECT pg_notify(:channel::text, n.payload)::text FROM unnest(:payloads::text[]) AS n(payload)"
+)
 
 # Called with a notification's channel and payload.
 _Hear = Callable[[str, str], None]
@@ -70,13 +76,13 @@ class _Ear(ABC):
     async def open(self, channels: Sequence[str], hear: _Hear) -> None:
         """Begin to listen."""
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement when those before it are done."""
         async with self._turn:
-            return await self._fetch(statement, *args)
+            return await self._fetch(statement, **values)
 
-    async def _fetch(self, statement: Statement, *args: Any) -> Records:
-        return await self._executor.fetch(statement, *args)
+    async def _fetch(self, statement: Statement, /, **values: Any) -> Records:
+        return await self._executor.fetch(statement, **values)
 
     def connected_to(self) -> int:
         """Tell which server process the connection was told it talks to."""
@@ -125,10 +131,10 @@ class _PsycopgEar(_Ear):
             await self._connection.execute(f"LISTEN {quoted_name(channel)}")
         self._watch()
 
-    async def _fetch(self, statement: Statement, *args: Any) -> Records:
+    async def _fetch(self, statement: Statement, /, **values: Any) -> Records:
         self._look_away()
         try:
-            return await super()._fetch(statement, *args)
+            return await super()._fetch(statement, **values)
         finally:
             self._watch()
 
@@ -178,11 +184,11 @@ class _PostgresListening(Listening):
 
     async def look_for_poolers(self) -> None:
         """Find out whether there is one in between: it answers for itself when it is asked whom one talks to."""
-        [[pid]] = await self._ear.fetch(WHO)
+        [[pid]] = await self._ear.fetch(_BACKEND_PID)
         self._direct = pid == self._ear.connected_to()
 
     async def notify(self, queues: Iterable[str]) -> None:
-        await self._ear.fetch(NOTIFY, self._channel, list(queues))
+        await self._ear.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
 
     async def wait_lost(self) -> None:
         await self._ear.lost.wait()
@@ -192,7 +198,7 @@ class _PostgresListening(Listening):
         self._tests[name] = heard
         try:
             if self._direct:
-                await self._ear.fetch(NOTIFY, self._test_channel, [name])
+                await self._ear.fetch(NOTIFY, channel=self._test_channel, payloads=[name])
             else:
                 # Over another connection: a pooler gives the listening one's server to others, and it hears nothing
                 # then; but a test of its own it would hear.
@@ -220,7 +226,7 @@ async def _send(engine: AsyncEngine, channel: str, payloads: Sequence[str]) -> N
     async with engine.connect() as connection:
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.run_sync(run_on, NOTIFY, channel, payloads)
+            await connection.run_sync(run_on, NOTIFY, channel=channel, payloads=payloads)
         except BaseException:
             # Whatever state it is in, the pool must not hand it to anybody.
             await connection.invalidate()

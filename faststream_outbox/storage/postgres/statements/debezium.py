@@ -4,7 +4,7 @@ from typing import Final, Literal, get_args
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.postgres.statements.locks import lock_class, lock_stripe
+from faststream_outbox.storage.postgres.statements.insert import lock_class, lock_stripe
 from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 
 DebeziumId = Literal["uuid", "text"]
