@@ -75,7 +75,12 @@ def insert_dead(dlq: str, deleted: str, failures: str) -> str:
 
 
 class SettleStatements:
-    """The statements that settle rows under their own lease, for one outbox and, if there is one, its dead letters."""
+    """The statements that settle rows under their own lease, for one outbox and, if there is one, its dead letters.
+
+    The statement for runs could settle these rows too, each as a run of one. But it locks the rows before it changes
+    them: in batches of 100 that takes Postgres twice the time for acks, 1.5 times for retries and 1.25 times for dead
+    letters, and 57 bytes of log more per row.
+    """
 
     def __init__(self, outbox: Table, dlq: Table | None = None) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
