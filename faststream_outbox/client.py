@@ -34,7 +34,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.checks import check_number
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.memory.store import DeadRow
+from faststream_outbox.storage.memory.table import DeadRow
 
 # Rows whose lease ran out have their turn even when there always are others.
 _SUSPECTS_EVERY: Final = 16

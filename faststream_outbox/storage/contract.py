@@ -13,11 +13,10 @@ from sqlalchemy.orm import Session
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
-from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
@@ -16,11 +15,12 @@ from faststream_outbox.storage.contract import (
     StoreConnection,
 )
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.memory.runs import MemoryRuns
+from faststream_outbox.storage.memory.keys import MemoryRuns
+from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -32,16 +32,11 @@ from faststream_outbox.storage.outcomes import (
 )
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
-if TYPE_CHECKING:
-    from faststream_outbox.storage.memory.store import MemoryStore
-
-_NO_LEASE: Final = float("-inf")
-
 
 class MemoryConnection(StoreConnection):
     """One lane to a `MemoryStore`."""
 
-    def __init__(self, store: "MemoryStore") -> None:
+    def __init__(self, store: MemoryTable) -> None:
         self._store = store
         self._runs = MemoryRuns(store, self._apply)
 
@@ -126,9 +121,9 @@ class MemoryConnection(StoreConnection):
                 continue
             released.add(given.lease)
             row.deliveries_count -= 1
-            row.acquired_epoch = None
-            row.acquired_token = uuid4() if given.suspect else None
-            row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
+            unlease(row)
+            if given.suspect:
+                row.acquired_token, row.lease_expires_epoch = uuid4(), self._store.clock()
         return frozenset(released)
 
     async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
@@ -162,7 +157,7 @@ class MemoryConnection(StoreConnection):
             case Park(dead):
                 self._store.park(row, dead)
             case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
-                row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+                unlease(row)
                 row.next_attempt_epoch = now + outcome.bounded_delay
                 row.attempts_count = attempts_count
                 if first_attempt_at is not None:

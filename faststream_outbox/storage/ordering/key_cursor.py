@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
-from faststream_outbox.storage.ordering.shards import OwnShards
-from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering
+from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering, OwnShards
 
 # A key, and an id: what is looked for lies after it.
 KeyPosition = tuple[str, int]

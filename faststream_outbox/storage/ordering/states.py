@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from faststream_outbox.storage.checks import check_reason
 from faststream_outbox.storage.parking import cause_in
 from faststream_outbox.storage.rows import OutboxRow
 
@@ -118,3 +119,36 @@ def wanted_states(state: object) -> Sequence[str]:
         names = ", ".join(f'"{name}"' for name in get_args(KeyStateName))
         raise ValueError(f"state is one of {names}, or left out for all that are blocked, not {state!r}.")
     return (str(state),)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryKey:
+    """Its head is due now; one that was parked starts from the beginning, with no attempts counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKey:
+    """Its parked head is what it was before: its attempts stay counted, and it is due when it was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkKey:
+    """Its head is parked."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipKey:
+    """Its head is dead, and the key goes on with the next row."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+KeyAction = RetryKey | ReleaseKey | ParkKey | SkipKey

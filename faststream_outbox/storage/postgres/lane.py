@@ -19,7 +19,7 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
-from faststream_outbox.storage.ordering.shards import NO_SHARDS, Shard, ShardHolder
+from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder, ShardLease, fair_share
 from faststream_outbox.storage.postgres.drivers import Executor
 from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
 from faststream_outbox.storage.schema.tables import quoted_name

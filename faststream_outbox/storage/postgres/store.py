@@ -22,9 +22,17 @@ from faststream_outbox.storage.contract import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
-from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.runs import run_of_acks
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
+from faststream_outbox.storage.ordering.states import (
+    KeyAction,
+    KeyState,
+    KeyStateName,
+    ParkKey,
+    ReleaseKey,
+    RetryKey,
+    SkipKey,
+    wanted_states,
+)
 from faststream_outbox.storage.postgres.drivers import (
     SET_LOCAL,
     BorrowedExecutor,
