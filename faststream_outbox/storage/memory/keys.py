@@ -28,17 +28,17 @@ from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
 def _is_ours(key: str, plan: KeyPlan) -> bool:
-    """Tell whether a key is in a shard that we look at; nobody else takes advisory locks here."""
+    """Return whether a key is in a shard of the plan; advisory locks do not exist in memory."""
     return not isinstance(plan.ordering, HashShards) or crc32(key.encode()) % plan.ordering.count in plan.shards
 
 
 def _may_follow(row: OutboxRow, now: float) -> bool:
-    """Tell whether a row may be handed out behind its head: not if a process may have died of it."""
+    """Return whether a row may come behind its head: not if it may have killed a process."""
     return row.next_attempt_epoch <= now and row.timer_id is None and row.acquired_epoch is None
 
 
 class MemoryRuns:
-    """The rows with a key of a `MemoryStore`."""
+    """Claims and settles of runs."""
 
     def __init__(self, table: MemoryTable, apply: Callable[[OutboxRow, Outcome], None]) -> None:
         self._table = table
@@ -47,7 +47,7 @@ class MemoryRuns:
     def claim(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
     ) -> RunClaim:
-        """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
+        """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
         check_count("keys", keys)
         check_count("rows_per_key", rows_per_key)
         began, now, plan = time.monotonic(), self._table.clock(), cursor.plan()
@@ -98,7 +98,7 @@ class MemoryRuns:
         return sorted(keys.items())
 
     def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
-        """Write what became of runs; returns the leases that still held."""
+        """Write the outcomes of runs; return the leases that still held."""
         held = set()
         for settlement in settlements:
             head = self._table.rows.get(settlement.lease.row_id)
@@ -113,7 +113,7 @@ class MemoryRuns:
 
 
 class MemoryKeys:
-    """The keys of a `MemoryStore`, as operators use them."""
+    """The keys of a store in memory, as operators use them."""
 
     def __init__(self, table: MemoryTable) -> None:
         self._table = table
@@ -129,7 +129,7 @@ class MemoryKeys:
         return list(islice(found, limit))
 
     def act(self, queue: str, key: str, action: KeyAction) -> int | None:
-        """Do something with the head of a key, unless it is being handled; returns its id."""
+        """Apply an action to the head of a key, unless it is in flight; return its id."""
         head = next((rows[0] for rows in self._keys() if (rows[0].queue, rows[0].entity_key) == (queue, key)), None)
         now = self._table.clock()
         if head is None or state_of(head, now) == "in_flight":
@@ -178,6 +178,6 @@ class MemoryKeys:
 
 
 def _disown(head: OutboxRow) -> None:
-    """Give a suspect another token, so that whoever had it cannot settle it any more."""
+    """Give a suspect another token, so that the process that had it cannot settle it."""
     if head.acquired_token is not None:
         head.acquired_token = uuid4()

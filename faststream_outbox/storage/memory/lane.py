@@ -1,4 +1,4 @@
-"""One lane to a store in memory: the same operations as on Postgres, on rows in a dict."""
+"""A connection to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
 class MemoryConnection(StoreConnection):
-    """One lane to a `MemoryStore`."""
+    """A `StoreConnection` to a `MemoryStore`."""
 
     def __init__(self, store: MemoryTable) -> None:
         self._store = store
@@ -72,7 +72,7 @@ class MemoryConnection(StoreConnection):
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
-        """Lease keys, with the rows that are due."""
+        """Lease keys, each with its rows that are due."""
         return self._runs.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
@@ -80,11 +80,11 @@ class MemoryConnection(StoreConnection):
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
+        """Lease a fair share of each queue's shards."""
         return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
 
     async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
-        """Leave the holder's shards to others."""
+        """Give up the holder's shards."""
         self._store.shards.leave(holder.token, queues)
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
@@ -101,11 +101,11 @@ class MemoryConnection(StoreConnection):
         for row in rows:
             row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
             row.deliveries_count += 1
-        # Copies: what a handler does to its row does not reach the store.
+        # Copies, so that a handler's changes to its row do not reach the store.
         return [replace(row, claimed_at=began) for row in rows]
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
-        """Lengthen leases."""
+        """Renew leases."""
         seconds = check_number("lease_seconds", lease_seconds)
         held = {lease: row for lease in leases if (row := self._held(lease)) is not None}
         for row in held.values():
@@ -113,7 +113,7 @@ class MemoryConnection(StoreConnection):
         return frozenset(held)
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Give back rows that were not started."""
+        """Release rows whose handler did not start."""
         released = set()
         for given in rows:
             row = self._held(given.lease)
@@ -171,7 +171,7 @@ class MemoryConnection(StoreConnection):
         return row if row is not None and row.acquired_token == lease.token else None
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds the next free row is due."""
+        """Return in how many seconds the next free row is due."""
         now = self._store.clock()
         free = (
             max(0.0, row.next_attempt_epoch - now)
@@ -214,11 +214,11 @@ class MemoryConnection(StoreConnection):
         )
 
     async def ping(self) -> None:
-        """Return: memory answers."""
+        """Do nothing: memory always answers."""
 
 
 def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
-    """Tell among which rows of its queue a row is counted; a row with a key depends on its head."""
+    """Return as what a row is counted in its queue; a row with a key depends on its head."""
     state = state_of(row, now)
     if state in ("in_flight", "expired"):
         return state

@@ -1,4 +1,4 @@
-"""The store in memory, for the tests of users: the same contract, without a database and without transactions."""
+"""The store in memory, for users' tests: the same contract, without a database and without transactions."""
 
 import asyncio
 import time
@@ -35,9 +35,9 @@ _NO_LEASE: Final = float("-inf")
 
 
 class MemoryStore(MemoryTable, Store):
-    """Rows in a dict. A session is accepted and ignored: what is inserted is there at once, and nothing rolls back.
+    """A store in memory. Sessions are accepted and ignored: inserted rows are visible at once, and nothing rolls back.
 
-    `clock` returns epoch seconds and stands for the database's; a test moves it instead of waiting.
+    `clock` returns epoch seconds in the place of the database's clock; a test moves it instead of waiting.
     """
 
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
@@ -52,7 +52,7 @@ class MemoryStore(MemoryTable, Store):
 
     @property
     def keeps_shards(self) -> bool:
-        """It does."""
+        """Whether processes can share shards: always."""
         return True
 
     async def insert(
@@ -86,7 +86,7 @@ class MemoryStore(MemoryTable, Store):
         if waiting is not None and timer_conflict == "extend" and waiting.acquired_token is None:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, due_of(row, self.clock()))
         if row_id is not None and notify:
-            self._tell([row.queue])
+            self._send([row.queue])
         return row_id
 
     async def insert_many(
@@ -98,16 +98,16 @@ class MemoryStore(MemoryTable, Store):
         check_batch(rows)
         ids = [self.add(row) for row in rows]
         if notify:
-            self._tell(row.queue for row in rows)
+            self._send(row.queue for row in rows)
         return ids
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """Open nothing: what is inserted is there at once."""
+        """Open nothing: inserted rows are visible at once."""
         yield
 
     def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
-        """Refuse: rows in memory and a database's rows cannot be committed together."""
+        """Raise: rows in memory and rows of a database cannot be committed together."""
         del leases
         raise NotImplementedError(
             "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
@@ -116,7 +116,7 @@ class MemoryStore(MemoryTable, Store):
         )
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Find nothing amiss: the rows are here."""
+        """Return no errors: there are no tables to miss."""
         return []
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
@@ -159,13 +159,13 @@ class MemoryStore(MemoryTable, Store):
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
-        """Do something with the head of a key."""
+        """Apply an action to the head of a key."""
         _check_session(session)
         check_name("queue", queue)
         check_name("key", key)
         head = self._keys.act(queue, key, action)
         if head is not None and notify:
-            self._tell([queue])
+            self._send([queue])
         return head
 
     @asynccontextmanager
@@ -174,60 +174,60 @@ class MemoryStore(MemoryTable, Store):
         yield MemoryConnection(self)
 
     def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> None:
-        """Arrange nothing: there are no transactions here, and whoever listens is told at once."""
+        """Arrange nothing: there are no transactions, and listeners are notified at once."""
         del session, callback, key
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens."""
-        self._tell(queues)
+        """Notify all listeners."""
+        self._send(queues)
 
     @asynccontextmanager
     async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
-        """Hear of rows as they come."""
+        """Call `on_queue` for each notification."""
 
-        def hear(queue: str) -> None:  # of its own identity, should one function listen twice
+        def receive(queue: str) -> None:  # a new object each time, because one function may listen twice
             on_queue(queue)
 
-        self._listeners.append(hear)
+        self._listeners.append(receive)
         try:
             yield _MemoryListening(self)
         finally:
-            self._listeners.remove(hear)
+            self._listeners.remove(receive)
 
-    def _tell(self, queues: Iterable[str]) -> None:
+    def _send(self, queues: Iterable[str]) -> None:
         for queue in dict.fromkeys(queues):
-            for hear in tuple(self._listeners):
-                hear(queue)
+            for receive in tuple(self._listeners):
+                receive(queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Refuse: there is no schema here that could be wrong."""
+        """Raise: there is no schema to validate."""
         del check_autovacuum
         raise NotImplementedError("The memory store has no schema: validate against a real Postgres.")
 
 
 class _MemoryListening(Listening):
-    """Hears as long as the store is there."""
+    """Receives as long as the store exists."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens."""
+        """Notify all listeners."""
         await self._store.notify(queues)
 
     async def wait_lost(self) -> None:
-        """Wait for what cannot happen."""
+        """Wait without end: the connection cannot be lost."""
         await asyncio.Event().wait()
 
     async def test(self) -> None:
-        """Return: memory is heard."""
+        """Do nothing: notifications always arrive."""
 
     def can_test(self) -> bool:
-        """Tell that it can."""
+        """Return True."""
         return True
 
 
 def _check_session(session: object) -> None:
-    """Refuse what Postgres would refuse; no session at all, or a mock of one, is what this store is for."""
+    """Raise for a session that Postgres would refuse; None and mocks of sessions are accepted."""
     if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
         check_session(session)

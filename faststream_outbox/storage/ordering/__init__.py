@@ -1,4 +1,4 @@
-"""How rows with a key are claimed: those of one key in their order, and by one consumer at a time."""
+"""Rows with a key: those of one key are handled in order, by one consumer at a time."""
 
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, KeyPosition
 from faststream_outbox.storage.ordering.runs import AnySettlement, Run, RunClaim, RunSettlement

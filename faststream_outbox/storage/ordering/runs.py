@@ -10,7 +10,7 @@ from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The first rows of a key, all of them due. The lease of the first, the head, covers the others."""
+    """The first rows of a key, all of them due; the lease of the head, the first one, covers the others."""
 
     rows: Sequence[OutboxRow]
 

@@ -1,7 +1,7 @@
-"""How claimers of one queue keep out of each other's way: three strategies, one guarantee.
+"""How claimers of one queue avoid competing for the same keys: three strategies, and the shards of one of them.
 
-In all of them the lease of a key lives on its first row, and every settle is fenced by it. So they may share a queue,
-and a deployment may change from one to another while it runs.
+The guarantee is the same in all: the lease of a key is on its first row, and every settle is fenced by it. Strategies
+may share a queue, and a deployment may change from one to another while it runs.
 """
 
 import random
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-# More shards than that are more than there will be processes to hold them.
+# There will never be more processes than that to hold shards.
 MOST_SHARDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLease:
-    """Claimers look at all keys, each from a place of its own, and skip those that another one is claiming.
+    """Claimers visit all keys, each starting elsewhere, and skip those that another one is claiming.
 
-    Nothing to set up, and the fastest: take another one for what it does besides.
+    It needs no set-up and is the fastest.
 
     Example:
         @broker.subscriber("orders", ordering=HeadLease())
@@ -32,7 +32,7 @@ class HeadLease:
 class AdvisoryLocks:
     """A claimer takes a key's advisory lock before it claims the key, and skips keys whose lock others hold.
 
-    So whoever holds that lock, in any program, keeps a key from being claimed until its transaction ends.
+    A program that holds that lock keeps the key from being claimed until its transaction ends.
 
     Example:
         @broker.subscriber("orders", ordering=AdvisoryLocks())
@@ -43,14 +43,14 @@ class AdvisoryLocks:
 
 @dataclass(frozen=True, slots=True)
 class HashShards:
-    """Each process looks at the keys of its own shards, so a key stays with one process while none comes or goes.
+    """Each process visits the keys of its own shards: a key stays with one process while none starts or stops.
 
-    The processes share the shards of a queue among themselves, by leases in a table: `OutboxBroker(shards_table=…)`. Or
-    give `shards`, and each process looks at those that it was given, for ever.
+    The processes share the shards of a queue by leases in a table: `OutboxBroker(shards_table=…)`. With `shards` each
+    process keeps the shards that it was given.
 
     Args:
-        count: Into how many shards the keys are divided, a power of two; no more processes than that have work.
-        shards: Which of them are this process's own, from 0 to `count` - 1; by default they are shared dynamically.
+        count: The number of shards, a power of two; no more processes than that have work.
+        shards: The shards of this process, from 0 to `count` - 1; by default they are shared dynamically.
 
     Example:
         @broker.subscriber("orders", ordering=HashShards(count=16))
@@ -84,7 +84,7 @@ Ordering = HeadLease | AdvisoryLocks | HashShards
 
 
 def check_ordering(ordering: object) -> Ordering:
-    """Refuse what is no strategy."""
+    """Raise unless this is a strategy."""
     if isinstance(ordering, HeadLease | AdvisoryLocks | HashShards):
         return ordering
     if isinstance(ordering, type):
@@ -92,7 +92,7 @@ def check_ordering(ordering: object) -> Ordering:
     raise TypeError(f"ordering is HeadLease(), AdvisoryLocks() or HashShards(), not {ordering!r}.")
 
 
-# What whoever asks for shards without a table for them is told.
+# The error of a lane that has no table of shards.
 NO_SHARDS: Final = (
     "HashShards() keeps who has which shard in a table: OutboxBroker(…, shards_table=make_shards_table(metadata)). "
     "Or give each process its own: HashShards(count=16, shards=[0, 1, …])."
@@ -108,7 +108,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardLease:
-    """Who holds a shard; nobody, or nobody any more, where it is not live."""
+    """The holder of a shard; it is free if it has no holder or its lease ran out (not `live`)."""
 
     shard: Shard
     holder: UUID | None
@@ -117,14 +117,14 @@ class ShardLease:
 
 @dataclass(frozen=True, slots=True)
 class ShardHolder:
-    """Whoever holds shards: a token of its own, and a name for people to read."""
+    """A process that holds shards: its token, and a name for people to read."""
 
     token: UUID
     name: str
 
 
 class OwnShards:
-    """The shards that a claimer looks at, as far as it knows."""
+    """The shards whose keys a claimer visits."""
 
     def __init__(self, count: int, shards: Iterable[Shard] = ()) -> None:
         self.count = count
@@ -136,7 +136,7 @@ class OwnShards:
         return self._numbers.get(queue, ())
 
     def replace(self, shards: Iterable[Shard]) -> bool:
-        """Hold these from now on; tells whether some are new."""
+        """Replace the shards; return whether some are new."""
         numbers: dict[str, list[int]] = {}
         for shard in sorted(shards):
             numbers.setdefault(shard.queue, []).append(shard.number)
@@ -145,13 +145,16 @@ class OwnShards:
 
 
 def fair_share(leases: Sequence[ShardLease], me: UUID, rng: random.Random | None = None) -> list[ShardLease]:
-    """Choose what to hold of one queue's shards: our own, then free ones, then those of whoever has most.
+    """Choose which shards of one queue to hold: our own, then free ones, then some of the process that has most.
 
-    Free ones up to an equal share, rounded up; others' only if we have less than one rounded down, so that shards do
-    not go to and fro. What is chosen is given with whoever holds it now, and is ours if that is still so when we ask.
+    Free ones are chosen up to an equal share, rounded up; those of others only below an equal share, rounded down, so
+    that shards do not move back and forth. Each choice names the present holder, and succeeds only if that is still so.
+
+    Only who visits which keys depends on it: the lease of a key keeps two processes apart. A shard can therefore change
+    hands at once, while its old holder still handles messages of its keys.
     """
     shuffled = list(leases)
-    (rng or random).shuffle(shuffled)  # so that two who come at once do not want the same
+    (rng or random).shuffle(shuffled)  # two processes at the same moment should not choose the same
     own = [each for each in shuffled if each.holder == me]
     others = [each for each in shuffled if each.live and each.holder != me]
     free = [each for each in shuffled if not each.live and each.holder != me]

@@ -1,4 +1,4 @@
-"""What an inbox asks of Postgres: a message recorded in a transaction that its handler shares, and old records gone."""
+"""An inbox on Postgres: record a message in a transaction that its handler shares, and delete old records."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -79,8 +79,8 @@ class InboxStore:
         check_dialect(engine.dialect)
         if autocommits(engine):
             raise ValueError(
-                "The engine commits each statement by itself (AUTOCOMMIT), so that nothing could be rolled back "
-                "together: give the inbox an engine with transactions."
+                "The engine commits each statement by itself (AUTOCOMMIT), so the record and the handler's writes "
+                "could not be rolled back together: give the inbox an engine with transactions."
             )
 
     async def begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
@@ -93,13 +93,13 @@ class InboxStore:
         except DBAPIError as error:
             if sqlstate(error) != _SERIALIZATION_FAILURE:
                 raise
-        # Under stricter isolation than Postgres' own, this is how one learns of a record made meanwhile. A new
-        # transaction sees it.
+        # Under stricter isolation than Postgres' default, a record that was committed meanwhile raises this error. A
+        # new transaction sees it.
         return await self._begin(consumer, message_id)
 
     async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
         session = self._sessions()
-        # Made first, so that it guards the connection as well.
+        # Made before the first statement, so that it guards the connection too.
         transaction = InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
         try:
             if await self._run(session, self._statements.record, consumer=consumer, message_id=message_id):
@@ -114,16 +114,16 @@ class InboxStore:
         return bool(await self._run(session, self._statements.holds, consumer=consumer, message_id=message_id))
 
     async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
-        """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
+        """Delete up to `limit` of a consumer's records that are older than `retention`; those in use stay."""
         async with self._sessions() as session, session.begin():
-            # Two that clean up at a time would be told so as an error, under stricter isolation.
+            # Under stricter isolation two processes that clean at the same time would fail.
             await self._connect(session, isolation_level="READ COMMITTED")
             asked = {"consumer": consumer, "retention": retention.total_seconds(), "limit": limit}
             [[count]] = await self._run(session, self._statements.clean, **asked)
             return int(count)
 
     async def validate_schema(self) -> None:
-        """Compare the live table with what the statements need; needs Alembic."""
+        """Raise if the live table lacks what the statements need; needs Alembic."""
         from faststream_outbox.storage.schema.validation import validate_tables  # noqa: PLC0415 - Alembic is optional
 
         async with self._sessions() as session:
@@ -137,7 +137,7 @@ class InboxStore:
 
 
 class InboxTransaction(GuardedTransaction):
-    """The transaction in which a message is recorded; its session is the handler's to write with."""
+    """The transaction in which a message is recorded; the handler writes through its session."""
 
     def __init__(self, session: AsyncSession, holds: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(session)

@@ -1,4 +1,4 @@
-"""One lane to the outbox table: claims, renewals and settles, each a statement or a few."""
+"""One connection to the outbox table, for one loop: claims, renewals and settles."""
 
 import math
 import time
@@ -50,29 +50,29 @@ _T = TypeVar("_T")
 
 _PING: Final = Statement("SELECT 1")
 
-# Errors that concern every row of a statement, and no other statement: a table or column that is missing.
+# Errors that concern every row of a statement, and no other statement: a missing table or column.
 _STATEMENT_ERRORS: Final = ("42",)
 
-# As exact as an event loop's timers are.
+# The precision of an event loop's timers.
 _SOONEST: Final = 0.001
-# The first instant that Postgres can name, in the year 4714 before Christ.
+# The first instant of Postgres' calendar, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _BY_LEASE: Final = attrgetter("lease")
 _BY_ID: Final = attrgetter("id")
 _BY_TIME: Final = attrgetter("next_attempt_epoch")
-_Entry = tuple[Any, ...]  # a lease's id and token, and what its statement takes besides
+_Entry = tuple[Any, ...]  # a lease's id and token, and the other columns of its statement
 
 
 @dataclass(slots=True)
 class _Group:
-    """Rows that are deleted together or not at all, and what is inserted with that."""
+    """Rows that are deleted together or not at all, and the outputs that are inserted with that."""
 
     leases: list[Lease] = field(default_factory=list)
     outputs: list[NewRow] = field(default_factory=list)
 
 
 class PostgresConnection(StoreConnection):
-    """One lane to the outbox table."""
+    """A `StoreConnection` to Postgres."""
 
     def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
         self._executor = executor
@@ -92,7 +92,7 @@ class PostgresConnection(StoreConnection):
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
-        # One after the other is the same as by both, and makes no tuples.
+        # Two stable sorts equal one sort by (time, id) and allocate no tuples.
         rows.sort(key=_BY_ID)
         rows.sort(key=_BY_TIME)
         more = cursor.record(plan, rows, began=began, ended=time.monotonic())
@@ -115,12 +115,12 @@ class PostgresConnection(StoreConnection):
         records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
         rows = [make(*record) for record in records]
         for row in rows:
-            row.acquired_token = token  # not sent back: this way it is one object for all of them
+            row.acquired_token = token  # not returned by the statement: one object serves all rows
             row.claimed_at = began
         return rows
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
-        """Lengthen leases."""
+        """Renew leases."""
         held = sorted(set(leases))
         if not held:
             return frozenset()
@@ -129,7 +129,7 @@ class PostgresConnection(StoreConnection):
         return leases_of(await self._executor.fetch(self._statements.claim.renew, **asked, lease_seconds=seconds))
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Give back rows that were not started."""
+        """Release rows whose handler did not start."""
         given = sorted({(*row.lease, row.suspect) for row in rows})
         if not given:
             return frozenset()
@@ -141,7 +141,7 @@ class PostgresConnection(StoreConnection):
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
         runs = list[RunSettlement]()
-        for settlement in _first_verdicts(settlements):
+        for settlement in _first_outcomes(settlements):
             lease = settlement.lease
             if isinstance(settlement, RunSettlement):
                 runs.append(settlement)
@@ -216,7 +216,7 @@ class PostgresConnection(StoreConnection):
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
-        """Lease keys, with the rows that are due."""
+        """Lease keys, each with its rows that are due."""
         return await self._runs.claim(
             cursor,
             keys=keys,
@@ -229,18 +229,18 @@ class PostgresConnection(StoreConnection):
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
+        """Lease a fair share of each queue's shards."""
         if self._shards is None:
             raise RuntimeError(NO_SHARDS)
         return await self._shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
 
     async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
-        """Leave the holder's shards to others."""
+        """Give up the holder's shards."""
         if self._shards is not None:
             await self._shards.leave(holder.token, queues)
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds the next free row is due."""
+        """Return in how many seconds the next free row is due."""
         starts = zip(cursor.marks, _just_below(cursor.marks.values()), strict=True)
         asked_at = time.monotonic()
         asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
@@ -249,7 +249,8 @@ class PostgresConnection(StoreConnection):
             return None
         if seconds <= 0:
             return 0.0
-        # A busy process reads the answer late. What will be due is not due now, however little is left of it.
+        # A busy process reads the answer late: subtract that time. But never return 0 for a row that was not due: 0
+        # says that another process is claiming it.
         return max(_SOONEST, float(seconds) - (time.monotonic() - asked_at))
 
     async def stats(self) -> list[QueueStats]:
@@ -257,12 +258,12 @@ class PostgresConnection(StoreConnection):
         return [QueueStats(*record) for record in await self._executor.fetch(self._statements.operators.stats)]
 
     async def ping(self) -> None:
-        """Ask the server for a sign of life."""
+        """Run a statement, to see that the server answers."""
         await self._executor.fetch(_PING)
 
 
-def _first_verdicts(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
-    """Put settlements in the order of their leases; the first one of a lease stands."""
+def _first_outcomes(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
+    """Yield settlements in the order of their leases; of several for one lease only the first."""
     last: Lease | None = None
     for settlement in sorted(settlements, key=_BY_LEASE):
         if settlement.lease != last:
@@ -317,11 +318,11 @@ def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
 
 
 def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:
-    """Find the leases that a statement numbered; those are all of them, but for accidents."""
+    """Return the leases whose numbers a statement returned; nearly always these are all."""
     numbers: list[int] = records[0][0] or []
     return frozenset(leases if len(numbers) == len(leases) else (leases[number - 1] for number in numbers))
 
 
 def leases_of(records: Records) -> frozenset[Lease]:
-    """Read the leases that a statement returned."""
+    """Return the leases of a statement's records."""
     return frozenset(starmap(Lease, records))

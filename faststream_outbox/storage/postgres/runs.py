@@ -1,4 +1,4 @@
-"""Claims and settles of runs on Postgres."""
+"""Claims of runs on Postgres, and the parameters that settle them."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from faststream_outbox.storage.rows import OutboxRow
 
 
 class _Met(NamedTuple):
-    """What a walk says of itself."""
+    """The summary of a walk."""
 
     visits: int
     last: str | None
@@ -34,7 +34,7 @@ _NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
 
 
 class PostgresRuns:
-    """The rows with a key, seen from one lane."""
+    """The rows with a key, on one connection."""
 
     def __init__(self, executor: Executor, statements: RunStatements) -> None:
         self._executor = executor
@@ -50,7 +50,7 @@ class PostgresRuns:
         suspects: bool,
         row_type: type[OutboxRow],
     ) -> RunClaim:
-        """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
+        """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
         began, plan = time.monotonic(), cursor.plan()
         seconds = check_number("lease_seconds", lease_seconds)
         walk = {
@@ -100,16 +100,16 @@ class PostgresRuns:
 
     @property
     def settle(self) -> Statement:
-        """The statement that writes what became of runs; it returns the leases that still held."""
+        """The statement that settles runs; it returns the leases that still held."""
         return self._statements.settle
 
     def columns(self, settlements: Sequence[RunSettlement]) -> dict[str, list[Any]]:
-        """Tell what that statement takes; the settlements come in the order of their leases."""
+        """Return the parameters of that statement; the settlements are in the order of their leases."""
         return columns_of_runs(settlements, self._statements)
 
 
 def columns_of_runs(settlements: Sequence[RunSettlement], statements: RunStatements) -> dict[str, list[Any]]:
-    """Tell what the statement takes that settles runs; they come in the order of their leases."""
+    """Return the parameters of the statement that settles runs; they are in the order of their leases."""
     entries, keeps_dead = _Entries(), statements.keeps_dead
     for settlement in settlements:
         entries.add(settlement, keeps_dead=keeps_dead)
@@ -118,7 +118,7 @@ def columns_of_runs(settlements: Sequence[RunSettlement], statements: RunStateme
 
 @dataclass(slots=True)
 class _Entries:
-    """What the settling statement takes, gathered from many runs."""
+    """The rows of each batch of the settling statement, collected from many runs."""
 
     heads: list[tuple[Any, ...]] = field(default_factory=list)
     done: list[tuple[Any, ...]] = field(default_factory=list)
@@ -160,7 +160,7 @@ def _by_id(row: OutboxRow) -> int:
 
 
 def _run(rows: list[OutboxRow], now: float, began: float, *, suspect: bool) -> Run:
-    """Cut a run off at the first row that is not due yet, or comes alone; let the head's lease cover the others."""
+    """Return a run up to the first row that is not due yet or has to come alone, under the head's lease."""
     head = rows[0]
     taken = [head]
     for row in rows[1:]:

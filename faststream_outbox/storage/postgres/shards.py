@@ -32,7 +32,8 @@ class ShardStatements:
             f"SELECT s.shard, s.token, s.lease_expires_at > now() FROM {shards} s "
             "WHERE s.queue = :queue::text AND s.shard < :count::int"
         )
-        # Only from whom we saw holding it, and nobody waits: whoever writes a shard at this moment has it.
+        # Only if the holder is still the one that was read. SKIP LOCKED: a process that writes a shard at this moment
+        # gets it, and we do not wait.
         self.take = Statement(f"""WITH free AS MATERIALIZED (
   SELECT s.shard FROM {shards} s JOIN {_WANTED.unnest("w")} ON s.shard = w.shard
    WHERE s.queue = :queue::text AND s.token IS NOT DISTINCT FROM w.token FOR UPDATE OF s SKIP LOCKED)
@@ -45,7 +46,7 @@ RETURNING s.shard""")
 
 
 class PostgresShards:
-    """The leases of shards, seen from one lane."""
+    """The leases of shards, on one connection."""
 
     def __init__(self, executor: Executor, statements: ShardStatements) -> None:
         self._executor = executor
@@ -54,7 +55,7 @@ class PostgresShards:
     async def share(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
+        """Lease a fair share of each queue's shards."""
         return [
             shard
             for queue in queues
@@ -82,5 +83,5 @@ class PostgresShards:
         return [ShardLease(Shard(queue, number), token, live) for number, token, live in records]
 
     async def leave(self, token: UUID, queues: Sequence[str]) -> None:
-        """Leave all shards to others."""
+        """Give up the holder's shards."""
         await self._executor.fetch(self._statements.leave, token=token, queues=list(queues))

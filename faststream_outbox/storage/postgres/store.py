@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class PostgresStore(Store):
-    """The rows of one outbox table, and of its dead-letter table where there is one.
+    """The rows of one outbox table and, if there is one, its dead-letter table.
 
     Example:
         store = PostgresStore(engine, outbox_table)
@@ -117,7 +117,7 @@ class PostgresStore(Store):
     ) -> int | None:
         """Insert one row through a synchronous session or connection."""
         if row.key is not None and isinstance(session, Session):
-            session.flush()  # order begins here: what the message tells of is written before its place is drawn
+            session.flush()  # the id fixes the order: write what the message is about before it is drawn
         statements, keyed = self._insert_statements(notify=notify), row.key is not None
         if row.timer_id is None:
             statement = statements.insert_keyed if keyed else statements.insert
@@ -182,16 +182,18 @@ class PostgresStore(Store):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction of our own on a connection from the engine's pool."""
+        """Open a transaction on a connection from the engine's pool."""
         if self.engine is None:
-            raise RuntimeError("Without an engine one can only publish in a transaction of one's own: give a session.")
+            raise RuntimeError("Without an engine rows can only be inserted in your own transaction: pass a session.")
         async with self.engine.begin() as connection:
             yield connection
 
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
         if self.engine is None:
-            raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
+            raise RuntimeError(
+                "Without an engine there is no transaction to share with a handler: OutboxBroker(engine, …)."
+            )
         session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
         return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
 
@@ -209,16 +211,16 @@ class PostgresStore(Store):
         return leases_of(await _run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
     def _execute_last(self, session: Session, statement: Statement, /, **values: Any) -> Records:
-        """Run the last statement of a transaction of somebody else's, planned as on our own connections.
+        """Run the last statement of a handler's transaction, planned as on the store's own connections.
 
-        Made while the table was small, its plan would scan all of it, and be kept. What is set ends with the
-        transaction, and nothing but a commit follows. It costs a round trip.
+        A plan made while the table was small would scan all of it, and be kept. The settings end with the transaction,
+        and only a commit follows. It costs a round trip.
         """
         self._execute(session, SET_LOCAL)
         return self._execute(session, statement, **values)
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Tell which tables, or columns of theirs, are not there."""
+        """Return the tables that cannot be read, each with the error."""
         failures: list[tuple[str, Exception]] = []
         looks = dict(self._statements.operators.look)
         if self._shards is not None:
@@ -227,7 +229,7 @@ class PostgresStore(Store):
             try:
                 async with self.transaction() as connection:
                     await connection.run_sync(run_on, statement)
-            except Exception as error:  # noqa: BLE001 - it is what was asked for
+            except Exception as error:  # noqa: BLE001 - errors are the result
                 failures.append((table, error))
         return failures
 
@@ -268,7 +270,7 @@ class PostgresStore(Store):
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
-        """Do something with the head of a key, in the caller's transaction."""
+        """Apply an action to the head of a key, in the caller's transaction."""
         check_name("queue", queue)
         check_name("key", key)
         statements = self._statements.operators
@@ -294,38 +296,38 @@ class PostgresStore(Store):
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Take a connection from the engine's pool."""
         if self.engine is None:
-            raise RuntimeError("Without an engine one can only publish: give one to consume.")
+            raise RuntimeError("Without an engine rows can only be inserted: give OutboxBroker an engine to consume.")
         async with open_executor(self.engine) as executor:
             yield self.lane(executor)
 
     def lane(self, executor: Executor) -> PostgresConnection:
-        """Make a lane of whatever runs statements."""
+        """Return a lane that runs its statements through this executor."""
         return PostgresConnection(executor, self._statements, self._shards)
 
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
-        """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
+        """Return a lane on a caller's connection: inside its open transaction, or one transaction per operation."""
         return self.lane(BorrowedExecutor(connection))
 
     def after_commit(
         self, session: AnySession, callback: Callable[[], None], *, key: Hashable
     ) -> Callable[[], None] | None:
-        """Arrange for one call per key after the session's commit."""
+        """Arrange one call per key after the session's commit."""
         return None if self.engine is None else after_commit(session, callback, key=key, table=self.outbox_table)
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens, on a connection that the pool lends for it."""
+        """Notify all listeners, on a connection from the pool."""
         if self.engine is None:
-            raise RuntimeError("Without an engine nobody can be told: give one, or insert with notify=True.")
+            raise RuntimeError("Without an engine no notification can be sent: give one, or insert with notify=True.")
         await self._notifications.send(self.engine, list(queues))
 
     def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
         """Open a LISTEN connection, which belongs to no pool."""
         if self.engine is None:
-            raise RuntimeError("Without an engine there is nobody to listen to: give one.")
+            raise RuntimeError("Without an engine there is no database to listen to: give one.")
         return self._notifications.listen(self.engine, on_queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Compare the live tables with what the statements need; needs Alembic."""
+        """Raise if the live tables lack what the statements need; needs Alembic."""
         from faststream_outbox.storage.schema.validation import validate_schema  # noqa: PLC0415 - Alembic is optional
 
         if self.engine is None:

@@ -95,7 +95,7 @@ SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0
      ORDER BY o.queue, o.entity_key, o.id LIMIT 1"""
 
     def _read_keys(self) -> Statement:
-        # From head to head, one probe of the index each, until enough are found. Past the queue asked for, it ends.
+        # From head to head, one probe of the index each, until enough are found or the queue asked for ends.
         first = f"coalesce(:queue::text, ''), '', '{BEGINNING[1]}'::bigint"
         here = "(:queue::text IS NULL OR x.queue = :queue::text)"
         return Statement(f"""WITH RECURSIVE walk AS (
@@ -110,7 +110,7 @@ SELECT {epoch("now()")}, f.waiting, {_HEAD} FROM {self._outbox} o CROSS JOIN LAT
  WHERE o.id = ANY (ARRAY(SELECT w.id FROM walk w WHERE w.wanted)) ORDER BY o.queue, o.entity_key""")
 
     def _head(self, condition: str = "true") -> str:
-        # The conditions stand on the locked row, so they are checked on its newest version.
+        # The conditions are on the locked row, so Postgres checks them on its newest version.
         return f"""WITH head AS MATERIALIZED (
   SELECT o.id FROM {self._outbox} o WHERE o.id = (
     SELECT h.id FROM {self._outbox} h
@@ -119,7 +119,7 @@ SELECT {epoch("now()")}, f.waiting, {_HEAD} FROM {self._outbox} o CROSS JOIN LAT
      AND o.lease_expires_at <= now() AND {condition} FOR UPDATE OF o SKIP LOCKED)"""
 
     def _retry(self) -> Statement:
-        # A parked row was given up, so all that the strategy and `max_deliveries` go by begins anew.
+        # A parked row had used up its attempts: the retry strategy and `max_deliveries` count from 0 again.
         return Statement(f"""{self._head()}
 UPDATE {self._outbox} o SET {_DISOWN}, next_attempt_at = least(o.next_attempt_at, now()),
        headers = {sql_without_cause("o.headers")},
@@ -130,7 +130,7 @@ UPDATE {self._outbox} o SET {_DISOWN}, next_attempt_at = least(o.next_attempt_at
  WHERE o.id = (SELECT head.id FROM head) RETURNING o.id""")
 
     def _release(self) -> Statement:
-        # Deliveries are counted anew: what was parked for `max_deliveries` would be parked again before it is handled.
+        # Deliveries count from 0: a row parked for `max_deliveries` would be parked again before it is handled.
         due = sql_number(sql_cause("o.headers"), "due")
         return Statement(f"""{self._head(_IS_PARKED)}
 UPDATE {self._outbox} o SET {_DISOWN}, next_attempt_at = coalesce(to_timestamp({due}), now()),
