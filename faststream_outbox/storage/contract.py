@@ -14,7 +14,7 @@ from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName
 from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement
@@ -125,7 +125,7 @@ class StoreConnection(ABC):
         """Release rows whose handler did not start; the delivery is not counted, and a suspect stays one."""
 
     @abstractmethod
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind; a row that makes its statement fail does not fail the others.
 
         Raises `SettleInterruptedError` if the store stops answering before the end.

@@ -1,8 +1,8 @@
-"""Rows with a key in memory: their claims and settles, and what operators ask of keys and do with them."""
+"""Rows with a key in memory: their claims, and what operators ask of keys and do with them."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, takewhile
 from uuid import uuid4
@@ -11,7 +11,7 @@ from zlib import crc32
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
     KeyState,
@@ -22,9 +22,9 @@ from faststream_outbox.storage.ordering.states import (
     state_of,
 )
 from faststream_outbox.storage.ordering.strategies import HashShards
-from faststream_outbox.storage.outcomes import Dead, Outcome
+from faststream_outbox.storage.outcomes import Dead
 from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
-from faststream_outbox.storage.rows import Lease, OutboxRow
+from faststream_outbox.storage.rows import OutboxRow
 
 
 def _is_ours(key: str, plan: KeyPlan) -> bool:
@@ -38,11 +38,10 @@ def _may_follow(row: OutboxRow, now: float) -> bool:
 
 
 class MemoryRuns:
-    """Claims and settles of runs."""
+    """Claims of runs."""
 
-    def __init__(self, table: MemoryTable, apply: Callable[[OutboxRow, Outcome], None]) -> None:
+    def __init__(self, table: MemoryTable) -> None:
         self._table = table
-        self._apply = apply
 
     def claim(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
@@ -96,20 +95,6 @@ class MemoryRuns:
             if row.queue == queue and row.entity_key is not None:
                 keys.setdefault(row.entity_key, []).append(row)
         return sorted(keys.items())
-
-    def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
-        """Write the outcomes of runs; return the leases that still held."""
-        held = set()
-        for settlement in settlements:
-            head = self._table.rows.get(settlement.lease.row_id)
-            if head is None or head.acquired_token != settlement.lease.token:
-                continue
-            held.add(settlement.lease)
-            for row_id, outcome in settlement.outcomes:
-                if (row := self._table.rows.get(row_id)) is not None:
-                    row.deliveries_count += row is not head  # that of the head is counted by its claim
-                    self._apply(row, outcome)
-        return frozenset(held)
 
 
 class MemoryKeys:

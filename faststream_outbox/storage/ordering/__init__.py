@@ -1,7 +1,7 @@
 """Rows with a key: those of one key are handled in order, by one consumer at a time."""
 
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, KeyPosition
-from faststream_outbox.storage.ordering.runs import AnySettlement, Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
     KeyState,
@@ -26,7 +26,6 @@ from faststream_outbox.storage.ordering.strategies import (
 __all__ = [
     "NO_SHARDS",
     "AdvisoryLocks",
-    "AnySettlement",
     "HashShards",
     "HeadLease",
     "KeyAction",
@@ -42,7 +41,6 @@ __all__ = [
     "RetryKey",
     "Run",
     "RunClaim",
-    "RunSettlement",
     "Shard",
     "ShardHolder",
     "SkipKey",

@@ -18,7 +18,7 @@ from faststream_outbox.storage.contract import (
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -135,15 +135,15 @@ class PostgresConnection(StoreConnection):
             return frozenset()
         return leases_of(await self._executor.fetch(self._statements.claim.release, **RELEASED.fill(given)))
 
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements.settle
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs = list[RunSettlement]()
+        runs = list[Settlement]()
         for settlement in _first_outcomes(settlements):
             lease = settlement.lease
-            if isinstance(settlement, RunSettlement):
+            if settlement.followers:
                 runs.append(settlement)
                 continue
             match outcome := settlement.outcome:
@@ -160,25 +160,27 @@ class PostgresConnection(StoreConnection):
                 case Dead():
                     acked.append(lease)
                 case Park():
-                    runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
-        tally = _Tally()
+                    runs.append(settlement)
+        settled = Settled()
         try:
-            await self._write_or_split(statements.delete_batch, acked, tally, LEASES.fill, list, read=_leases_by_number)
-            await self._settle_groups(list(chained.values()), tally)
-            await self._write_or_split(statements.retry, retried, tally, RETRIED.fill, _leases_of_entries)
+            await self._write_or_split(
+                statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number
+            )
+            await self._settle_groups(list(chained.values()), settled)
+            await self._write_or_split(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
-            await self._write_or_split(bury, dead, tally, BURIED.fill, _leases_of_entries)
-            await self._write_or_split(self._runs.settle, runs, tally, self._runs.columns, _leases_of_runs)
+            await self._write_or_split(bury, dead, settled, BURIED.fill, _leases_of_entries)
+            await self._write_or_split(self._runs.settle, runs, settled, self._runs.columns, _leases_of_runs)
         except Exception as error:
-            raise SettleInterruptedError(tally.settled()) from error
-        return tally.settled()
+            raise SettleInterruptedError(settled) from error
+        return settled
 
-    async def _settle_groups(self, groups: Sequence[_Group], tally: "_Tally") -> None:
+    async def _settle_groups(self, groups: Sequence[_Group], settled: Settled) -> None:
         statement = self._statements.settle.delete_and_insert
         await self._write_or_split(
             statement,
             groups,
-            tally,
+            settled,
             _columns_of_groups,
             lambda some: [lease for group in some for lease in group.leases],
         )
@@ -187,7 +189,7 @@ class PostgresConnection(StoreConnection):
         self,
         statement: Statement,
         entries: Sequence[_T],
-        tally: "_Tally",
+        settled: Settled,
         columns: Callable[[Sequence[_T]], dict[str, list[Any]]],
         its_leases: Callable[[Sequence[_T]], Sequence[Lease]],
         *,
@@ -200,18 +202,18 @@ class PostgresConnection(StoreConnection):
             records = await self._executor.fetch(statement, **columns(entries))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
-                tally.failed.update(dict.fromkeys(leases, error))
+                settled.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
                 for half in (entries[:middle], entries[middle:]):
-                    await self._write_or_split(statement, half, tally, columns, its_leases, read=read)
+                    await self._write_or_split(statement, half, settled, columns, its_leases, read=read)
             else:
                 raise
         else:
             held = leases_of(records) if read is None else read(records, leases)
-            tally.held |= held
+            settled.held |= held
             if len(held) < len(leases):
-                tally.lost |= set(leases) - held
+                settled.lost |= set(leases) - held
 
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
@@ -262,23 +264,13 @@ class PostgresConnection(StoreConnection):
         await self._executor.fetch(_PING)
 
 
-def _first_outcomes(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
+def _first_outcomes(settlements: Iterable[Settlement]) -> Iterator[Settlement]:
     """Yield settlements in the order of their leases; of several for one lease only the first."""
     last: Lease | None = None
     for settlement in sorted(settlements, key=_BY_LEASE):
         if settlement.lease != last:
             yield settlement
         last = settlement.lease
-
-
-@dataclass(slots=True)
-class _Tally:
-    held: set[Lease] = field(default_factory=set)
-    lost: set[Lease] = field(default_factory=set)
-    failed: dict[Lease, Exception] = field(default_factory=dict)
-
-    def settled(self) -> Settled:
-        return Settled(frozenset(self.held), frozenset(self.lost), self.failed)
 
 
 def _just_below(positions: Iterable[Position]) -> Iterator[Position]:
@@ -313,7 +305,7 @@ def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
 
 
-def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
+def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
     return [run.lease for run in runs]
 
 

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
-from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
 from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED, RunStatements
@@ -103,12 +103,12 @@ class PostgresRuns:
         """The statement that settles runs; it returns the leases that still held."""
         return self._statements.settle
 
-    def columns(self, settlements: Sequence[RunSettlement]) -> dict[str, list[Any]]:
+    def columns(self, settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
         """Return the parameters of that statement; the settlements are in the order of their leases."""
         return columns_of_runs(settlements, self._statements)
 
 
-def columns_of_runs(settlements: Sequence[RunSettlement], statements: RunStatements) -> dict[str, list[Any]]:
+def columns_of_runs(settlements: Sequence[Settlement], statements: RunStatements) -> dict[str, list[Any]]:
     """Return the parameters of the statement that settles runs; they are in the order of their leases."""
     entries, keeps_dead = _Entries(), statements.keeps_dead
     for settlement in settlements:
@@ -127,7 +127,7 @@ class _Entries:
     parked: list[tuple[Any, ...]] = field(default_factory=list)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
+    def add(self, settlement: Settlement, *, keeps_dead: bool) -> None:
         head = settlement.lease.row_id
         self.heads.append(tuple(settlement.lease))
         for row_id, outcome in settlement.outcomes:

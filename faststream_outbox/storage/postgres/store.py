@@ -22,7 +22,7 @@ from faststream_outbox.storage.contract import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
-from faststream_outbox.storage.ordering.runs import run_of_acks
+from faststream_outbox.storage.ordering.runs import settlement_of_acks
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
     KeyState,
@@ -204,7 +204,7 @@ class PostgresStore(Store):
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
         if head is not None:
-            run = run_of_acks(head, leases, outputs)
+            run = settlement_of_acks(head, leases, outputs)
             runs = self._statements.runs
             return bool(await _run(session, self._execute_last, runs.settle, **columns_of_runs([run], runs)))
         statement, columns = deletion(self._statements.settle, leases, outputs)

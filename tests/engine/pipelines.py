@@ -1,0 +1,70 @@
+"""What tests of a subscriber's loops share: a pipeline that runs, and ears for what it says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from faststream_outbox.engine.dispatch.dispatcher import Handle as HandleRows
+from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
+from tests.backends import Backend
+
+Handle = Callable[[OutboxRow], Awaitable[Outcome]]
+
+
+class Reports(Monitor):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: list[dict[str, Any]] = []
+        self.metrics: list[tuple[str, dict[str, Any]]] = []
+
+    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
+        self.logs.append({"message": message, "level": level, "error": error, **extra})
+
+    def write_metric(self, event: str, tags: dict[str, Any]) -> None:
+        self.metrics.append((event, tags))
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [found for found in self.logs if found["event"] == event]
+
+    def counted(self, event: str) -> list[dict[str, Any]]:
+        return [tags for name, tags in self.metrics if name == event]
+
+
+def one_by_one(handle: Handle) -> HandleRows:
+    """Make what a pipeline takes of something that handles one row."""
+
+    async def handle_rows(rows: Sequence[OutboxRow]) -> list[Settlement]:
+        [row] = rows
+        return [Settlement(row.lease, await handle(row))]
+
+    return handle_rows
+
+
+@asynccontextmanager
+async def running(
+    backend: Backend, handle: Handle, *queues: str, reports: Monitor | None = None, **options: Any
+) -> AsyncIterator[Pipeline]:
+    options = {"min_interval": 0.01, "max_interval": 0.1, **options}
+    pipeline = Pipeline(
+        backend.store,
+        queues or ("q",),
+        one_by_one(handle),
+        options=PipelineOptions(**options),
+        monitor=reports or Reports(),
+    )
+    pipeline.start()
+    try:
+        async with asyncio.timeout(120):
+            yield pipeline
+    finally:
+        await pipeline.stop(10)
+
+
+async def fill(backend: Backend, count: int, queue: str = "q") -> list[int]:
+    async with backend.transaction() as session:
+        return await backend.store.insert_many(session, [NewRow(queue, b"%d" % n) for n in range(count)])
