@@ -27,9 +27,11 @@ from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with
 from faststream_outbox.storage.rows import OutboxRow
 
 
-def _is_ours(key: str, plan: KeyPlan) -> bool:
-    """Return whether a key is in a shard of the plan; advisory locks do not exist in memory."""
-    return not isinstance(plan.ordering, HashShards) or crc32(key.encode()) % plan.ordering.count in plan.shards
+def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:
+    """Return whether a key is after the plan's position, and in one of its shards."""
+    key, ordering = head.entity_key or "", plan.ordering
+    in_shard = not isinstance(ordering, HashShards) or crc32(key.encode()) % ordering.count in plan.shards
+    return in_shard and (key, head.id) > plan.after
 
 
 def _may_follow(row: OutboxRow, now: float) -> bool:
@@ -37,8 +39,8 @@ def _may_follow(row: OutboxRow, now: float) -> bool:
     return row.next_attempt_epoch <= now and row.timer_id is None and row.acquired_epoch is None
 
 
-class MemoryRuns:
-    """Claims of runs."""
+class MemoryKeys:
+    """The keys of a store in memory, as claims and operators use them."""
 
     def __init__(self, table: MemoryTable) -> None:
         self._table = table
@@ -51,7 +53,7 @@ class MemoryRuns:
         check_count("rows_per_key", rows_per_key)
         began, now, plan = time.monotonic(), self._table.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
-        heads = [rows for key, rows in self._keys(plan.queue) if (key, rows[0].id) > plan.after and _is_ours(key, plan)]
+        heads = [rows for rows in self._keys() if rows[0].queue == plan.queue and _is_wanted(rows[0], plan)]
         runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
         for rows in heads:
             head, last = rows[0], rows[0].entity_key
@@ -88,20 +90,6 @@ class MemoryRuns:
             claimed_at=began,
             suspect=suspect,
         )
-
-    def _keys(self, queue: str) -> list[tuple[str, list[OutboxRow]]]:
-        keys: dict[str, list[OutboxRow]] = {}
-        for _, row in sorted(self._table.rows.items()):
-            if row.queue == queue and row.entity_key is not None:
-                keys.setdefault(row.entity_key, []).append(row)
-        return sorted(keys.items())
-
-
-class MemoryKeys:
-    """The keys of a store in memory, as operators use them."""
-
-    def __init__(self, table: MemoryTable) -> None:
-        self._table = table
 
     def read(self, *, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
         """Describe keys in these states."""

@@ -15,7 +15,7 @@ from faststream_outbox.storage.contract import (
     StoreConnection,
 )
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.memory.keys import MemoryRuns
+from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim
@@ -38,7 +38,7 @@ class MemoryConnection(StoreConnection):
 
     def __init__(self, store: MemoryTable) -> None:
         self._store = store
-        self._runs = MemoryRuns(store)
+        self._keys = MemoryKeys(store)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -73,7 +73,7 @@ class MemoryConnection(StoreConnection):
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
         """Lease keys, each with its rows that are due."""
-        return self._runs.claim(
+        return self._keys.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
 

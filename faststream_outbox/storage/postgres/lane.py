@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -30,7 +31,7 @@ from faststream_outbox.storage.outcomes import (
     Settlement,
 )
 from faststream_outbox.storage.postgres.drivers import Executor, Records
-from faststream_outbox.storage.postgres.runs import PostgresRuns
+from faststream_outbox.storage.postgres.runs import PostgresRuns, settle_parameters
 from faststream_outbox.storage.postgres.shards import PostgresShards, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
@@ -85,7 +86,7 @@ class PostgresConnection(StoreConnection):
         check_count("limit", limit)
         began = time.monotonic()
         plan = cursor.plan(limit, began)
-        starts = _just_below(plan.starts)
+        starts = _shifted(plan.starts, -math.inf)
         asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
         try:
             rows = await self._lease(self._statements.claim.claim, lease_seconds, began, **asked, limit=limit)
@@ -101,7 +102,7 @@ class PostgresConnection(StoreConnection):
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
         began = time.monotonic()
-        ends = zip(cursor.reach, _just_above(cursor.reach.values()), strict=True)
+        ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
         rows = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
         for row in rows:
@@ -170,7 +171,8 @@ class PostgresConnection(StoreConnection):
             await self._write_or_split(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
             await self._write_or_split(bury, dead, settled, BURIED.fill, _leases_of_entries)
-            await self._write_or_split(self._runs.settle, runs, settled, self._runs.columns, _leases_of_runs)
+            columns = partial(settle_parameters, keeps_dead=statements.bury is not None)
+            await self._write_or_split(self._statements.runs.settle, runs, settled, columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
@@ -243,7 +245,7 @@ class PostgresConnection(StoreConnection):
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Return in how many seconds the next free row is due."""
-        starts = zip(cursor.marks, _just_below(cursor.marks.values()), strict=True)
+        starts = zip(cursor.marks, _shifted(cursor.marks.values(), -math.inf), strict=True)
         asked_at = time.monotonic()
         asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
         [[seconds]] = await self._executor.fetch(self._statements.claim.next_due, **asked)
@@ -273,17 +275,11 @@ def _first_outcomes(settlements: Iterable[Settlement]) -> Iterator[Settlement]:
         last = settlement.lease
 
 
-def _just_below(positions: Iterable[Position]) -> Iterator[Position]:
-    # The next float below, so that rounding on the way to the server never starts a claim after its mark.
-    return ((_in_calendar(math.nextafter(at, -math.inf)), row_id) for at, row_id in positions)
-
-
-def _just_above(positions: Iterable[Position]) -> Iterator[Position]:
-    return ((_in_calendar(math.nextafter(at, math.inf)), row_id) for at, row_id in positions)
-
-
-def _in_calendar(at: float) -> float:
-    return at if at > _CALENDAR_BEGINS else -math.inf
+def _shifted(positions: Iterable[Position], towards: float) -> Iterator[Position]:
+    # To the next float, so that rounding on the way to the server never makes a claim miss a row.
+    for at, row_id in positions:
+        shifted = math.nextafter(at, towards)
+        yield (shifted if shifted > _CALENDAR_BEGINS else -math.inf), row_id
 
 
 def deletion(

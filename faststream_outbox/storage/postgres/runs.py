@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
 from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED, RunStatements
 from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
-from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
+from faststream_outbox.storage.postgres.statements.statement import LEASES
 from faststream_outbox.storage.rows import OutboxRow
 
 
@@ -70,7 +70,7 @@ class PostgresRuns:
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
             runs.setdefault(head, []).append(row_type(*fields))
-        claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
+        claimed = [_run(sorted(rows, key=attrgetter("id")), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
@@ -98,65 +98,33 @@ class PostgresRuns:
             asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
             return _Met(*met), await self._executor.fetch(self._statements.claim_locked, **lease, **asked)
 
-    @property
-    def settle(self) -> Statement:
-        """The statement that settles runs; it returns the leases that still held."""
-        return self._statements.settle
 
-    def columns(self, settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
-        """Return the parameters of that statement; the settlements are in the order of their leases."""
-        return columns_of_runs(settlements, self._statements)
-
-
-def columns_of_runs(settlements: Sequence[Settlement], statements: RunStatements) -> dict[str, list[Any]]:
+def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:
     """Return the parameters of the statement that settles runs; they are in the order of their leases."""
-    entries, keeps_dead = _Entries(), statements.keeps_dead
+    done, retried, buried, parked, outputs = (list[tuple[Any, ...]]() for _ in range(5))
     for settlement in settlements:
-        entries.add(settlement, keeps_dead=keeps_dead)
-    return entries.columns(keeps_dead=keeps_dead)
-
-
-@dataclass(slots=True)
-class _Entries:
-    """The rows of each batch of the settling statement, collected from many runs."""
-
-    heads: list[tuple[Any, ...]] = field(default_factory=list)
-    done: list[tuple[Any, ...]] = field(default_factory=list)
-    again: list[tuple[Any, ...]] = field(default_factory=list)
-    dead: list[tuple[Any, ...]] = field(default_factory=list)
-    parked: list[tuple[Any, ...]] = field(default_factory=list)
-    outputs: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def add(self, settlement: Settlement, *, keeps_dead: bool) -> None:
         head = settlement.lease.row_id
-        self.heads.append(tuple(settlement.lease))
         for row_id, outcome in settlement.outcomes:
             match outcome:
                 case Retry():
-                    self.again.append((row_id, head, *retry_values(outcome)))
+                    retried.append((row_id, head, *retry_values(outcome)))
                 case Dead() if keeps_dead:
-                    self.dead.append((row_id, head, *failure_values(outcome)))
+                    buried.append((row_id, head, *failure_values(outcome)))
                 case Park(dead):
-                    self.parked.append((row_id, head, *failure_values(dead)))
-                case Ack(outputs):
-                    self.done.append((row_id, head))
-                    self.outputs.extend(output_values(row_id, new) for new in outputs)
+                    parked.append((row_id, head, *failure_values(dead)))
+                case Ack(new_rows):
+                    done.append((row_id, head))
+                    outputs.extend(output_values(row_id, new) for new in new_rows)
                 case Dead():
-                    self.done.append((row_id, head))
-
-    def columns(self, *, keeps_dead: bool) -> dict[str, list[Any]]:
-        return {
-            **LEASES.fill(self.heads),
-            **DONE.fill(self.done),
-            **RETRIED.fill(self.again),
-            **OUTPUTS.fill(self.outputs),
-            **(BURIED.fill(self.dead) if keeps_dead else {}),
-            **PARKED.fill(self.parked),
-        }
-
-
-def _by_id(row: OutboxRow) -> int:
-    return row.id
+                    done.append((row_id, head))
+    return {
+        **LEASES.fill([settlement.lease for settlement in settlements]),
+        **DONE.fill(done),
+        **RETRIED.fill(retried),
+        **OUTPUTS.fill(outputs),
+        **(BURIED.fill(buried) if keeps_dead else {}),
+        **PARKED.fill(parked),
+    }
 
 
 def _run(rows: list[OutboxRow], now: float, began: float, *, suspect: bool) -> Run:

@@ -44,7 +44,7 @@ from faststream_outbox.storage.postgres.drivers import (
 )
 from faststream_outbox.storage.postgres.lane import PostgresConnection, deletion, leases_of
 from faststream_outbox.storage.postgres.notifications import NOTIFY, Notifications
-from faststream_outbox.storage.postgres.runs import columns_of_runs
+from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, InsertStatements
@@ -133,7 +133,6 @@ class PostgresStore(Store):
             timer_id=row.timer_id,
             delay=row.delay_seconds,
             due=row.due_epoch,
-            **self._channel(notify=notify),
         )
         if records:
             return int(records[0][0])
@@ -144,9 +143,6 @@ class PostgresStore(Store):
 
     def _insert_statements(self, *, notify: bool) -> InsertStatements:
         return self._statements.insert_and_notify if notify else self._statements.insert
-
-    def _channel(self, *, notify: bool) -> dict[str, str]:
-        return {"channel": self._notifications.channel} if notify else {}
 
     async def insert_many(
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
@@ -162,7 +158,7 @@ class PostgresStore(Store):
         """Insert rows in one statement through a synchronous session or connection."""
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
-        statements, channel = self._insert_statements(notify=notify), self._channel(notify=notify)
+        statements = self._insert_statements(notify=notify)
         if are_alike(rows):
             [[ids, *_]] = self._execute(
                 session,
@@ -172,29 +168,31 @@ class PostgresStore(Store):
                 headers=rows[0].headers_json,
                 delay=rows[0].delay_seconds,
                 due=rows[0].due_epoch,
-                **channel,
             )
         else:
             new = [(r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows]
-            [[ids, *_]] = self._execute(session, statements.insert_many, **NEW_ROWS.fill(new), **channel)
+            [[ids, *_]] = self._execute(session, statements.insert_many, **NEW_ROWS.fill(new))
         # Ids are drawn in the order of the rows, but RETURNING promises no order: sorted ids have the rows' order.
         return sorted(ids or ())
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction on a connection from the engine's pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine rows can only be inserted in your own transaction: pass a session.")
-        async with self.engine.begin() as connection:
+        async with self._require_engine("to publish without a session").begin() as connection:
             yield connection
+
+    def _require_engine(self, purpose: str) -> AsyncEngine:
+        if self.engine is None:
+            raise RuntimeError(
+                f"Without an engine rows can only be published through your own session: give one {purpose}."
+            )
+        return self.engine
 
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
-        if self.engine is None:
-            raise RuntimeError(
-                "Without an engine there is no transaction to share with a handler: OutboxBroker(engine, …)."
-            )
-        session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
+        session = AsyncSession(
+            self._require_engine("to share a transaction with a handler"), expire_on_commit=False, **USED_ONCE
+        )
         return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
 
     def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
@@ -205,8 +203,8 @@ class PostgresStore(Store):
     ) -> bool:
         if head is not None:
             run = settlement_of_acks(head, leases, outputs)
-            runs = self._statements.runs
-            return bool(await _run(session, self._execute_last, runs.settle, **columns_of_runs([run], runs)))
+            parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
+            return bool(await _run(session, self._execute_last, self._statements.runs.settle, **parameters))
         statement, columns = deletion(self._statements.settle, leases, outputs)
         return leases_of(await _run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
@@ -295,9 +293,7 @@ class PostgresStore(Store):
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Take a connection from the engine's pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine rows can only be inserted: give OutboxBroker an engine to consume.")
-        async with open_executor(self.engine) as executor:
+        async with open_executor(self._require_engine("to consume")) as executor:
             yield self.lane(executor)
 
     def lane(self, executor: Executor) -> PostgresConnection:
@@ -316,24 +312,19 @@ class PostgresStore(Store):
 
     async def notify(self, queues: Iterable[str]) -> None:
         """Notify all listeners, on a connection from the pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine no notification can be sent: give one, or insert with notify=True.")
-        await self._notifications.send(self.engine, list(queues))
+        await self._notifications.send(self._require_engine("to notify"), list(queues))
 
     def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
         """Open a LISTEN connection, which belongs to no pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine there is no database to listen to: give one.")
-        return self._notifications.listen(self.engine, on_queue)
+        return self._notifications.listen(self._require_engine("to listen"), on_queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Raise if the live tables lack what the statements need; needs Alembic."""
         from faststream_outbox.storage.schema.validation import validate_schema  # noqa: PLC0415 - Alembic is optional
 
-        if self.engine is None:
-            raise RuntimeError("Without an engine there is no database to ask: give one to validate the schema.")
+        engine = self._require_engine("to validate the schema")
         tables = (self.outbox_table, self.dlq_table, self.shards_table)
-        await validate_schema(self.engine, *tables, check_autovacuum=check_autovacuum)
+        await validate_schema(engine, *tables, check_autovacuum=check_autovacuum)
 
 
 async def _run(

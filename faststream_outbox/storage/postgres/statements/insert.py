@@ -7,7 +7,7 @@ from sqlalchemy import Table
 
 from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
 from faststream_outbox.storage.rows import NewRow
-from faststream_outbox.storage.schema.tables import quoted_name
+from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 
 # A publisher locks a stripe of keys until its commit, not each key: a transaction may publish for tens of thousands of
 # keys, and each lock takes a place in a table of fixed size. The price: unrelated keys of one stripe wait for another.
@@ -80,6 +80,7 @@ class InsertStatements:
     def __init__(self, outbox: Table, *, notify: bool = False) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
         self._notify = notify
+        self._channel = notify_channel(outbox.name, outbox.schema).replace("'", "''")
         self.insert = self._insert(keyed=False)
         self.insert_keyed = self._insert(keyed=True)
         self.insert_timer = self._insert(keyed=False, timer=True)
@@ -89,6 +90,9 @@ class InsertStatements:
         self.insert_alike = self._insert_alike()
         self.cancel_timer = self._cancel_timer()
 
+    def _pg_notify(self, queue: str) -> str:
+        return f"pg_notify('{self._channel}', {queue})"
+
     def _insert(self, *, keyed: bool, timer: bool = False) -> Statement:
         # A keyed row draws its id under a lock held to the caller's commit: ids of one key then follow its commits.
         stripe = lock_stripe(":queue::text", ":key::text")
@@ -96,7 +100,7 @@ class InsertStatements:
         with_lock = f"WITH locked AS MATERIALIZED (SELECT {lock})\n" if keyed else ""
         from_lock = " FROM locked" if keyed else ""
         on_conflict = "\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING" if timer else ""
-        notified = ", pg_notify(:channel::text, queue)::text" if self._notify else ""
+        notified = f", {self._pg_notify('queue')}::text" if self._notify else ""
         return Statement(f"""{with_lock}INSERT INTO {self._outbox}
        (queue, entity_key, payload, headers, timer_id, next_attempt_at)
 SELECT :queue::text, :key::text, :payload::bytea, :headers::text::jsonb, :timer_id::text,
@@ -114,8 +118,8 @@ RETURNING id{notified}""")
 RETURNING o.id""")
 
     def _insert_many(self) -> Statement:
-        queues = "SELECT DISTINCT r.queue FROM input r"
-        notified = f", (SELECT count(pg_notify(:channel::text, q.queue)) FROM ({queues}) q)" if self._notify else ""
+        queues = "(SELECT DISTINCT r.queue FROM input r) q"
+        notified = f", (SELECT count({self._pg_notify('q.queue')}) FROM {queues})" if self._notify else ""
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM {NEW_ROWS.unnest("r", numbered=True)}),
 {insert_input(self._outbox, timers=False, returning=" RETURNING id")}
@@ -123,7 +127,7 @@ SELECT array_agg(m.id){notified} FROM made m""")
 
     def _insert_alike(self) -> Statement:
         # Values that all rows share are sent once, and read in a sub-select, which is not evaluated for each row.
-        notified = ", pg_notify(:channel::text, :queue::text)::text" if self._notify else ""
+        notified = f", {self._pg_notify(':queue::text')}::text" if self._notify else ""
         return Statement(f"""WITH made AS (
   INSERT INTO {self._outbox} (queue, payload, headers, next_attempt_at)
   SELECT :queue::text, r.payload, (SELECT :headers::text::jsonb), (SELECT {_DUE})
@@ -132,7 +136,7 @@ SELECT array_agg(m.id){notified} FROM made m""")
 SELECT array_agg(m.id){notified} FROM made m""")
 
     def _cancel_timer(self) -> Statement:
-        # SKIP LOCKED: a row that is being claimed at this moment counts as in flight; waiting would tell nothing else.
+        # SKIP LOCKED: a row that is being claimed at this moment counts as in flight; waiting would not change that.
         return Statement(f"""DELETE FROM {self._outbox} o WHERE o.id = (
   SELECT t.id FROM {self._outbox} t
    WHERE t.queue = :queue::text AND t.timer_id = :timer_id::text AND t.lease_expires_at <= now()

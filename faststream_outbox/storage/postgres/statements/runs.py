@@ -68,7 +68,6 @@ class RunStatements:
         self._dlq = None if dlq is None else quoted_name(dlq.name, dlq.schema)
         # Public: a program that wants to hold a key from outside locks this name.
         self._lock_name = ".".join(part for part in (outbox.schema, outbox.name) if part).replace("'", "''")
-        self.keeps_dead = dlq is not None
         self.claim = self._claim()
         self.claim_shards = self._claim(mine="hashtext(o.entity_key) & :shard_mask::int = ANY (:shards::int[])")
         self.lock_keys = self._lock_keys()
