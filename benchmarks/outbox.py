@@ -22,7 +22,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.cursor import ClaimPlan
 from faststream_outbox.storage.postgres.drivers import Executor, Records, open_executor
-from faststream_outbox.storage.postgres.statements.rows import Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 
 # Longer than any scenario takes: a lease that runs out is not what is measured.
 LEASE_SECONDS: Final = 3600.0
@@ -38,10 +38,10 @@ class CountingExecutor:
         self._executor = executor
         self._meter = meter
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return what it returns."""
         self._meter.statements += 1
-        return await self._executor.fetch(statement, *args)
+        return await self._executor.fetch(statement, **values)
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements meanwhile in one transaction, whose beginning and end are statements too."""

@@ -34,7 +34,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.checks import check_number
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.memory.store import DeadRow
+from faststream_outbox.storage.memory.table import DeadRow
 
 # Every 16th fetch looks for a row with an expired lease first; a queue that is never empty would hide them.
 _SUSPECTS_EVERY: Final = 16

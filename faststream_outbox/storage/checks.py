@@ -1,4 +1,4 @@
-"""What may enter a row: every value that Postgres would refuse is refused here, before a transaction is touched."""
+"""Check values before they reach Postgres: an error inside a transaction would abort it."""
 
 import json
 import math
@@ -9,10 +9,10 @@ from typing import Any, Final
 from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
-# Longer delays are slips of a unit, and near the end of Postgres' calendar they would abort the transaction.
+# Longer delays are mistakes of the unit, and near the end of Postgres' calendar they would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
 
-# A sentence or two, and a link to the rest.
+# Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
 
 
@@ -29,11 +29,11 @@ def check_name(what: str, value: object) -> str:
 
 
 def check_reason(value: object) -> str:
-    """Return what an operator says, which is kept with a row."""
+    """Return the reason that an operator gives, which is stored with a row."""
     if not isinstance(value, str):
         raise TypeError(f"reason is a str, not {type(value).__name__}: {value!r}.")
     if not value.strip():
-        raise ValueError("reason is empty: say why, for whoever looks at the row next.")
+        raise ValueError("reason is empty: say why, for the next person who reads it.")
     if len(value) > MAX_REASON_CHARS:
         raise ValueError(f"reason has {len(value)} characters, and {MAX_REASON_CHARS} are kept: say it in fewer.")
     _check_text("reason", value)
@@ -41,7 +41,7 @@ def check_reason(value: object) -> str:
 
 
 def check_message_id(value: object) -> str:
-    """Return the id of a message as an inbox stores it; a whole number will do."""
+    """Return the id of a message as an inbox stores it; a whole number becomes text."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -107,7 +107,7 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
             raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
         if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
             raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
-        # A difference of aware datetimes, which is right even where one of them has no UTC date in the calendar.
+        # A difference of aware datetimes is right even if one of them has no UTC date in the calendar.
         return None, (activate_at - _EPOCH) / timedelta(seconds=1)
     return None, None
 

@@ -1,4 +1,4 @@
-"""What is done once the caller's transaction is known to be committed, and not before."""
+"""Run callbacks after the caller's transaction has been committed."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 AnySession = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | Session | Connection | None
 
-# Where a session keeps, in its `info`, what waits for its commit.
+# The key in a session's `info` of the callbacks that wait for its commit.
 _PENDING: Final = "faststream_outbox.after_commit"
 
 
 def sync_session_of(session: AnySession) -> Session | None:
-    """Find the session behind whatever was given; none stands behind a connection."""
+    """Return the synchronous session of a session; None for a connection."""
     if isinstance(session, async_scoped_session):
         session = session()
     if isinstance(session, AsyncSession):
@@ -24,7 +24,7 @@ def sync_session_of(session: AnySession) -> Session | None:
 
 
 def may_notify(session: AnySession) -> bool:
-    """Tell whether a session's transaction may carry a notification: one that does cannot be prepared."""
+    """Return whether a session's transaction may send NOTIFY: Postgres cannot prepare one that does."""
     behind = sync_session_of(session)
     return behind is not None and not behind.twophase
 
@@ -34,14 +34,14 @@ def after_commit(
 ) -> Callable[[], None] | None:
     """Call `callback` after the session's outermost transaction has been committed, and never after its rollback.
 
-    None, with nothing arranged, where no such moment can be known: a connection, a session on somebody's connection, an
-    engine in autocommit. `key` stands for the callback: of those with the same key a transaction keeps the first, which
-    is returned. `table` tells a session that has several engines which one is meant. The callback runs in whatever
-    thread commits, and must not raise. A savepoint that is rolled back does not take it along.
+    Returns None, and arranges nothing, if the commit cannot be observed: for a connection, a session that is bound to a
+    connection, an engine in autocommit. Of callbacks with the same `key` a transaction keeps the first, which is
+    returned. `table` selects the engine of a session that has several. The callback runs in the thread that commits and
+    must not raise. It stays if a savepoint is rolled back.
 
     Example:
         if not after_commit(session, wake, key="orders"):
-            ...  # tell others in the transaction itself
+            ...  # notify in the transaction itself
 
     """
     behind = sync_session_of(session)
@@ -61,29 +61,29 @@ def _commits(session: Session, table: Table | None) -> bool:
     try:
         bind = session.get_bind(clause=table)
     except SQLAlchemyError:
-        return False  # whatever is published through it will say what is wrong
+        return False  # the insert will raise the same error
     return isinstance(bind, Engine) and not autocommits(bind)
 
 
 def autocommits(engine: Engine) -> bool:
-    """Tell whether an engine was made to commit each statement by itself."""
+    """Return whether an engine commits each statement by itself."""
     return _isolation_asked_of(engine) == "AUTOCOMMIT"
 
 
 def is_strict(connection: Connection) -> bool:
-    """Tell whether a transaction fails at rows that were changed after it began."""
+    """Return whether a transaction fails at rows that were changed after it began."""
     level = _isolation_asked_of(connection) or connection.dialect.default_isolation_level
     return level in ("REPEATABLE READ", "SERIALIZABLE")
 
 
 def _isolation_asked_of(bind: Engine | Connection) -> str | None:
-    # The second is where `create_engine(isolation_level=…)` leaves it; there is no public name for it.
+    # `create_engine(isolation_level=…)` stores it in the second; there is no public name for it.
     level: str | None = bind.get_execution_options().get("isolation_level")
     return level or getattr(bind.dialect, "_on_connect_isolation_level", None)
 
 
 def _committed(session: Session) -> None:
-    # This comes for a released savepoint too, when nobody else can see anything yet.
+    # SQLAlchemy calls this for a released savepoint too, when nothing is committed yet.
     if _PENDING in session.info and not session.in_nested_transaction():
         pending: dict[Any, Callable[[], None]] = session.info.pop(_PENDING)
         for callback in pending.values():
@@ -91,11 +91,11 @@ def _committed(session: Session) -> None:
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:
-    # However it ended; after a commit there is nothing left.
+    # However it ended; after a commit nothing is pending.
     if transaction.parent is None:
         session.info.pop(_PENDING, None)
 
 
-# On the class, once, and so on every session there is: publishing then adds no listener of its own.
+# On the class, once, which covers every session: publishing need not add listeners.
 event.listen(Session, "after_commit", _committed)
 event.listen(Session, "after_transaction_end", _ended)

@@ -1,4 +1,4 @@
-"""The contract of a store: what can be done with rows, whatever holds them."""
+"""The contract of a store: everything that publishers, subscribers and operators do with rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -13,26 +13,25 @@ from sqlalchemy.orm import Session
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
-from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 TimerConflict = Literal["ignore", "extend"]
 
-# What a caller publishes through; a store that knows no transactions takes None.
+# What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one claim brought.
+    """The rows of one claim.
 
-    `expires_at` is on this process's monotonic clock, counted from before the claim was sent: past it a row may be
-    somebody else's, whatever the clocks of others say. `more` tells that another claim is likely to bring rows.
+    `expires_at` is on this process's monotonic clock, counted from before the claim was sent: after it another process
+    may have claimed a row, whatever its clock shows. `more` says that another claim is likely to find rows.
     """
 
     rows: list[OutboxRow]
@@ -44,11 +43,11 @@ class Claim:
 class QueueStats:
     """One queue as an operator sees it. Ages are seconds by the database's clock, None where there is no such row.
 
-    `ready` can be claimed: of a key only when its head, the first row, can. Rows behind a head that cannot are
-    `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready each row
-    counts by itself, although one that is not due yet will stop those after it. `blocked_keys` are the keys that
-    `fetch_keys` tells of: retrying, delayed, parked, expired; `parked_keys` those of them that wait for an operator.
-    `oldest_due_age` is for how long the oldest row has been due that is ready or in somebody's hands.
+    `ready` rows can be claimed, those with a key only if their head, the first row, can. Rows behind a head that
+    cannot are `blocked`, also while it is being handled, and so is a head that is parked. Behind a head that is ready
+    each row counts by itself, although one that is not due yet will stop those after it. `blocked_keys` counts the keys
+    that `fetch_keys` lists (retrying, delayed, parked, expired), `parked_keys` those that wait for an operator.
+    `oldest_due_age` is for how long the oldest row has been due that is ready, in flight or expired.
     """
 
     queue: str
@@ -66,14 +65,14 @@ class QueueStats:
 
     @property
     def total(self) -> int:
-        """All rows of the queue that are still to be settled."""
+        """The number of rows of the queue that are not settled yet."""
         return self.ready + self.scheduled + self.in_flight + self.expired + self.blocked
 
 
 class StoreConnection(ABC):
-    """One lane to the store, for one loop; its operations commit by themselves, nearly all in one statement.
+    """One connection to the store, for one loop; each operation commits by itself, nearly all in one statement.
 
-    Whoever needs more of a row than a row says so by `row_type`: claimed rows may come as that, and need no copying.
+    `row_type` may be set to a subclass of `OutboxRow`: claimed rows are then made of it and need no copying.
 
     Example:
         async with store.connect() as lane:
@@ -89,13 +88,13 @@ class StoreConnection(ABC):
 
     @abstractmethod
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        """Lease up to `limit` due rows that are free; those whose lease ran out are left to `claim_suspect`."""
+        """Lease up to `limit` due rows that are free; rows whose lease ran out are left to `claim_suspect`."""
 
     @abstractmethod
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
-        """Lease one row whose lease ran out, alone, because it may have ended the process that held it.
+        """Lease one row whose lease ran out, alone, because it may have killed the process that held it.
 
-        It looks as far as the cursor's claims have come, so claim first.
+        It searches as far as the cursor's claims have come: claim first.
         """
 
     @abstractmethod
@@ -104,41 +103,40 @@ class StoreConnection(ABC):
     ) -> RunClaim:
         """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
 
-        A key is leased by its first row, whose lease covers the others. Of a key that was delivered before, that row
-        comes alone.
+        The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
         """
 
     @abstractmethod
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards for so many seconds; returns those that are the holder's now."""
+        """Lease a fair share of each queue's shards; return the shards that the holder has now."""
 
     @abstractmethod
     async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
-        """Leave the holder's shards to others."""
+        """Give up the holder's shards."""
 
     @abstractmethod
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
-        """Lengthen leases; what does not come back has been lost, or is locked by somebody at this moment."""
+        """Renew leases and return them; a lease that is missing was lost, or another transaction has its row locked."""
 
     @abstractmethod
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Give back rows that were not started, their delivery uncounted; a suspect stays one."""
+        """Release rows whose handler did not start; the delivery is not counted, and a suspect stays one."""
 
     @abstractmethod
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
-        """Write outcomes, one statement per kind; a row that makes its statement fail is set apart, not the batch.
+        """Write outcomes, one statement per kind; a row that makes its statement fail does not fail the others.
 
-        `SettleInterruptedError` when the store stopped answering on the way.
+        Raises `SettleInterruptedError` if the store stops answering before the end.
         """
 
     @abstractmethod
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds from now the next free row is due; 0 when one was due already, None without any.
+        """Return in how many seconds the next free row is due: 0 if one is due already, None if there is none.
 
-        Asked after a claim that left nothing, it cannot miss a row that became due in between. A row that somebody is
-        claiming at this moment still counts as free, so wait a little even for 0.
+        Called after a claim that left nothing, it cannot miss a row that became due in between. A row that another
+        process is claiming at this moment still counts as free: wait a little even for 0.
         """
 
     @abstractmethod
@@ -151,26 +149,26 @@ class StoreConnection(ABC):
 
 
 class Listening(ABC):
-    """An open ear for the notifications of all publishers, and the means to learn that it has gone deaf."""
+    """Receives the notifications of all publishers, and can test whether it still does."""
 
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens, as the store does, and need no other connection for it."""
+        """Notify all listeners, as the store does, but on the listening connection."""
 
     @abstractmethod
     async def wait_lost(self) -> None:
-        """Return when it is known to hear nothing any more, which a connection that dies silently never tells."""
+        """Return when the connection is known to be lost; one that dies silently is found by `test` only."""
 
     @abstractmethod
     async def test(self) -> None:
-        """Return when a notification of our own has been heard, sent so that it would not be if others' were not.
+        """Send a notification the way publishers do, and return when it was received.
 
-        It may wait for ever: whoever awaits sets the limit.
+        It may wait without end: the caller sets the limit.
         """
 
     @abstractmethod
     def can_test(self) -> bool:
-        """Tell whether it means anything when a test is not heard: not if it needs a connection and none is free."""
+        """Return whether a failed test would mean anything: not if it needs a connection and none is free."""
 
 
 class Store(ABC):
@@ -179,7 +177,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def keeps_dead(self) -> bool:
-        """Whether a dead row is kept as a dead letter; else it is deleted."""
+        """Whether a dead row is kept as a dead letter; otherwise it is deleted."""
 
     @property
     @abstractmethod
@@ -195,16 +193,16 @@ class Store(ABC):
         timer_conflict: TimerConflict = "ignore",
         notify: bool = False,
     ) -> int | None:
-        """Insert one row; None when its timer is there already, which `extend` moves to the later deadline if free.
+        """Insert one row; None if its timer exists already, which `extend` moves to the later deadline if it is free.
 
-        With `notify` its commit tells whoever listens, at a price: such commits wait for each other.
+        With `notify` the commit notifies listeners; the price is that such commits wait for each other.
         """
 
     @abstractmethod
     async def insert_many(
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
     ) -> list[int]:
-        """Insert rows in one statement; the ids come in the order of the rows. Timers go one by one."""
+        """Insert rows in one statement; the ids are in the order of the rows. Insert timers one by one."""
 
     @abstractmethod
     def insert_sync(
@@ -223,15 +221,15 @@ class Store(ABC):
 
     @abstractmethod
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
-        """Begin a transaction for a handler to write in, which is committed if all its rows can be deleted in it."""
+        """Begin a transaction for a handler to write in; it is committed if all its rows can be deleted in it."""
 
     @abstractmethod
     async def look(self) -> list[tuple[str, Exception]]:
-        """Tell which tables cannot be read, and why."""
+        """Return the tables that cannot be read, each with the error."""
 
     @abstractmethod
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
-        """Delete a timer that is not in flight; False when it is, or is not there."""
+        """Delete a timer that is not in flight; False if it is in flight or does not exist."""
 
     @abstractmethod
     async def read(
@@ -254,29 +252,29 @@ class Store(ABC):
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
-        """Do something with the head of a key; returns its id.
+        """Apply an action to the head of a key and return its id.
 
-        None when there is no such key, when its head is being handled or somebody is just taking it, or when the action
-        is not for a head in its state. With `notify` the commit tells whoever listens.
+        None if there is no such key, if its head is in flight or is being claimed at this moment, or if the action is
+        not for a head in its state. With `notify` the commit notifies listeners.
         """
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:
-        """Open a lane of the store's own."""
+        """Open a lane on a connection of the store's own."""
 
     @abstractmethod
     def after_commit(
         self, session: AnySession, callback: Callable[[], None], *, key: Hashable
     ) -> Callable[[], None] | None:
-        """Arrange for one call per key after the session's commit, and return it; None: insert with `notify`."""
+        """Arrange one call per key after the session's commit, and return it; None means: insert with `notify`."""
 
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens, in every process, that these queues have rows."""
+        """Notify all listeners, in every process, that these queues have rows."""
 
     @abstractmethod
     def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
-        """Hear of rows as they come, by their queue; an empty name stands for any queue. `on_queue` must not raise."""
+        """Call `on_queue` for each notification; an empty name stands for any queue. `on_queue` must not raise."""
 
     @abstractmethod
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
@@ -284,7 +282,7 @@ class Store(ABC):
 
 
 def check_session(session: object) -> None:
-    """Refuse what is no asynchronous session or connection."""
+    """Raise unless this is an asynchronous session or connection."""
     if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
         return
     raise TypeError(
@@ -294,13 +292,13 @@ def check_session(session: object) -> None:
 
 
 def check_row(row: object) -> None:
-    """Refuse what is no row."""
+    """Raise unless this is a `NewRow`."""
     if not isinstance(row, NewRow):
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
 
 
 def check_batch(rows: Sequence[NewRow]) -> None:
-    """Refuse what is no row, and what a batch cannot promise: which of its timers were already waiting."""
+    """Raise unless all are rows without a timer: a batch could not say which timers existed already."""
     for row in rows:
         check_row(row)
         if row.timer_id is not None:
@@ -308,6 +306,6 @@ def check_batch(rows: Sequence[NewRow]) -> None:
 
 
 def check_timer_conflict(value: Any) -> None:
-    """Refuse a word that is not a `TimerConflict`."""
+    """Raise unless this is a `TimerConflict`."""
     if value not in ("ignore", "extend"):
         raise ValueError(f'timer_conflict is "ignore" or "extend", not {value!r}.')

@@ -1,4 +1,4 @@
-"""Where a claimer stands in its queues: how much it asks of each, and behind which dead entries it starts."""
+"""Where a claimer continues in its queues: how many rows it asks of each, and after which dead index entries."""
 
 import math
 from collections import Counter
@@ -12,15 +12,15 @@ from faststream_outbox.storage.rows import OutboxRow, Position
 BEGINNING: Final[Position] = (-math.inf, -(2**63))
 END: Final[Position] = (math.inf, 2**63 - 1)
 
-# A sweep reads whatever lies dead at the front of a queue. It may take a twentieth of the time, no more.
+# A sweep reads the dead index entries at the front of a queue. It may take a twentieth of the time.
 SWEEP_SHARE: Final = 20
-# The longest that a late commit or an expired lease waits for a sweep, however slow sweeps have become.
+# The longest that a late commit or an expired lease waits for a sweep, however slow sweeps are.
 MAX_SWEEP_INTERVAL: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """One claim's questions, in the order in which the queues are asked; `quotas[i]` is the most that queue i gives."""
+    """What one claim asks, queue by queue in this order; queue i gives at most `quotas[i]` rows."""
 
     queues: tuple[str, ...]
     quotas: tuple[int, ...]
@@ -30,15 +30,15 @@ class ClaimPlan:
 
 
 class ClaimCursor:
-    """The memory of one claimer between its claims. Nothing depends on it but speed and fairness.
+    """What one claimer remembers between its claims. Only speed and fairness depend on it.
 
-    *Fairness*: a queue that gave all it was asked for is busy. Busy queues share the limit among themselves, the
-    others are asked first and for their equal share, and who waited longest comes first among its like. So neither a
-    bulk queue nor forty small ones starve anybody.
+    *Fairness*: a queue that gave all rows it was asked for is busy. Busy queues share the limit, the others are asked
+    first and for their equal share; among equals the one that waited longest comes first. Neither a bulk queue nor
+    forty small ones starve another.
 
-    *Watermark*: a claim starts at the smallest position of the one before, past the index entries of rows that are
-    gone; while somebody holds an old snapshot nobody may remove those, and reading them each time costs more with
-    each row. What appears below the mark (a commit that came late, a row that was released) is found by a sweep.
+    *Watermark*: a claim starts at the smallest position of the one before, after the index entries of deleted rows.
+    While a transaction holds an old snapshot these cannot be removed, and reading them in each claim would cost more
+    with each row. A row that appears below the mark (a late commit, a released row) is found by a sweep.
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
@@ -49,21 +49,21 @@ class ClaimCursor:
             raise ValueError("A claim needs at least one queue.")
         self._busy: set[str] = set()
         self.marks = dict.fromkeys(self.queues, BEGINNING)
-        # How far claims have come in each queue: whatever anybody has claimed lies before that, or before the end of
-        # what was there when a claim found nothing more.
+        # How far claims have come in each queue: every row that any process has claimed lies before that, or before the
+        # end of the queue when a claim found nothing more.
         self.reach = dict.fromkeys(self.queues, BEGINNING)
-        self._waiting = list(self.queues)  # the longest unserved first
+        self._waiting = list(self.queues)  # the queue that waited longest first
         self._sweep_at = -math.inf
         self._sweep_took = math.inf
         self._swept = False
 
     def sweep_in(self, now: float) -> float | None:
-        """Tell when to claim again for what appeared below the marks; None when the last claim has looked there."""
+        """Return in how many seconds to sweep for rows below the marks; None if the last claim was a sweep."""
         return None if self._swept else max(0.0, self._sweep_at - now)
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
-        """Decide what to ask of which queue; `now` is the monotonic clock."""
-        order = sorted(self._waiting, key=self._busy.__contains__)  # stable: who waits longest stays first
+        """Return what to ask of each queue; `now` is the monotonic clock."""
+        order = sorted(self._waiting, key=self._busy.__contains__)  # stable: the queue that waited longest stays first
         quiet_share = math.ceil(limit / len(order))
         busy_share = math.ceil(limit / max(1, len(self._busy)))
         sweep = now >= self._sweep_at
@@ -76,13 +76,13 @@ class ClaimCursor:
         )
 
     def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
-        """Take note of what a claim brought, in the order of positions; tell whether more is likely to be there."""
+        """Record the rows of a claim, in the order of positions; return whether more are likely to be there."""
         taken = Counter(row.queue for row in rows)
         self._note_positions(rows)
         left = plan.limit
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             if left <= 0:
-                break  # not asked any more: what was known of it stands
+                break  # it was not asked: what is known of it stays
             left -= taken[queue]
             if taken[queue] >= quota:
                 self._busy.add(queue)
@@ -98,7 +98,7 @@ class ClaimCursor:
         )
 
     def abandon(self, plan: ClaimPlan, *, began: float, ended: float) -> None:
-        """Take note that a claim failed; if it was a sweep, perhaps because sweeps are too slow here."""
+        """Record that a claim failed; if it was a sweep, perhaps because sweeps are too slow."""
         if plan.sweep:
             self._put_off_sweep(began, ended)
 
@@ -114,7 +114,7 @@ class ClaimCursor:
 
     def _put_off_sweep(self, began: float, ended: float) -> None:
         took = ended - began
-        # The quicker of the last two: one hiccup must not put the next sweep off.
+        # The faster of the last two: one slow sweep must not delay the next.
         self._sweep_at = ended + min(SWEEP_SHARE * min(took, self._sweep_took), MAX_SWEEP_INTERVAL)
         self._sweep_took = took
 

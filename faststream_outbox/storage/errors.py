@@ -1,4 +1,4 @@
-"""What an error of the database concerns, and what to do about it."""
+"""Classify errors of the database, and advise what to do about them."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from sqlalchemy.exc import DBAPIError
 
 _MIGRATE: Final = (
     "Create or migrate the tables (Alembic, or metadata.create_all); "
-    "`await broker.validate_schema()` tells what is missing, and the DDL that mends it."
+    "`await broker.validate_schema()` lists what is missing, with the DDL that mends it."
 )
 _CREDENTIALS: Final = "Check the user and the password in the engine's URL."
 _ADVICE: Final = {
@@ -22,7 +22,7 @@ _ADVICE: Final = {
 
 
 def advice(error: BaseException | None) -> str:
-    """Say what to do about an error, with a space in front; nothing where there is nothing to say."""
+    """Return advice about an error, with a space in front; an empty text if there is none."""
     if error is None:
         return ""
     text = _ADVICE.get(sqlstate(error), "")
@@ -31,15 +31,15 @@ def advice(error: BaseException | None) -> str:
     return f" {text}" if text else ""
 
 
-# Errors that one row can cause and its neighbours need not suffer: its data (22), a constraint (23), a limit (54), a
-# trigger's veto (P0); and a batch that takes too long (57014), of which a half may not.
+# Errors that one row can cause, and the rest of its batch can do without: data (22), a constraint (23), a limit (54),
+# an exception of a trigger (P0); and a batch that takes too long (57014), half of which may not.
 _ROW_ERRORS: Final = ("22", "23", "54", "57014", "P0")
-# What drivers raise, without a code, for a value that they cannot even send.
+# Raised by drivers, without a code, for a value that they cannot send.
 _CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
 
 
 def concerns_rows(error: BaseException) -> bool:
-    """Tell whether an error is about what was sent, so that less of it may pass."""
+    """Return whether rows of the batch caused the error, so that a smaller batch may succeed."""
     state = sqlstate(error)
     return state.startswith(_ROW_ERRORS) or (not state and _is_client_error(error))
 
@@ -51,7 +51,7 @@ def _is_client_error(error: BaseException) -> bool:
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return the five characters by which Postgres names an error; empty where there are none."""
+    """Return the five characters of Postgres' error code; an empty text if there is none."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

@@ -1,4 +1,4 @@
-"""A transaction that a handler writes in and only we commit; and the one that deletes the rows it handled."""
+"""A transaction that a handler writes in and only this package commits, together with the deletion of its rows."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,24 +15,24 @@ from faststream_outbox.storage.commits import is_strict
 from faststream_outbox.storage.errors import sqlstate
 from faststream_outbox.storage.rows import Lease, NewRow
 
-# A session that is used after its handler has ended would open a transaction that nobody commits.
-# The keyword is as old as SQLAlchemy 2.0.22.
+# A session that is used after its handler has ended would open a transaction that is never committed.
+# SQLAlchemy has the keyword since 2.0.22.
 _KEYWORD: Final = "close_resets_only"
 USED_ONCE: Final[dict[str, Any]] = {_KEYWORD: False} if _KEYWORD in inspect.signature(Session).parameters else {}
 
 _FAILED_TRANSACTION: Final = "25P02"
-# Where a session keeps, in its `info`, that it is not to be committed by whoever uses it, but by this guard.
+# The key in a session's `info` of the guard that alone may commit it.
 _GUARDED: Final = "faststream_outbox.guarded"
 
 
 class GuardedTransaction:
-    """Begins a session's transaction, refuses to let others commit it, and tells whether it is still the same at last.
+    """Begins a session's transaction, refuses commits by others, and commits it only if it is still the same.
 
     Example:
         transaction = GuardedTransaction(session)
         ...  # the handler
-        if await transaction.commit(last_words):
-            ...  # committed, together with what `last_words` wrote
+        if await transaction.commit(finish):
+            ...  # committed, together with what `finish` wrote
 
     """
 
@@ -43,17 +43,17 @@ class GuardedTransaction:
         self._connections: set[Connection] = set()
         sync_session.info[_GUARDED] = self
 
-    async def commit(self, last_words: Callable[[], Awaitable[bool]]) -> bool:
-        """Commit if the last words, spoken in the transaction, are True; otherwise roll back, and return False.
+    async def commit(self, finish: Callable[[], Awaitable[bool]]) -> bool:
+        """Call `finish` in the transaction; commit if it returns True, otherwise roll back and return False.
 
-        Whatever it raises, nothing was committed, unless the connection was lost while it was being done.
+        If it raises, nothing was committed, unless the connection was lost during the commit.
         """
         try:
             if not self._is_open():
                 raise RuntimeError(_ENDED)
             await self.session.flush()
             try:
-                agreed = await last_words()
+                agreed = await finish()
             except DBAPIError as error:
                 if sqlstate(error) == _FAILED_TRANSACTION:
                     raise RuntimeError(_ENDED) from error
@@ -66,18 +66,18 @@ class GuardedTransaction:
             await self.rollback()
 
     async def rollback(self) -> None:
-        """Undo all that was not committed, and give the connection back."""
+        """Roll back, and return the connection to the pool."""
         try:
             await self.session.close()
-        except Exception:  # noqa: BLE001 - whatever it is, the connection must not stay with us
+        except Exception:  # noqa: BLE001 - after any error the connection must not stay checked out
             await self.session.run_sync(self._throw_away)
 
     def begun(self, connection: Connection) -> None:
-        """Hear of a connection on which the transaction, or a savepoint of it, begins."""
+        """Record a connection on which the transaction, or a savepoint of it, begins."""
         self._connections.add(connection)
 
     def _throw_away(self, _session: Session) -> None:
-        """Disconnect, which undoes as much: something that the handler has left behind still uses the connection."""
+        """Disconnect, which rolls back too: a task that the handler left behind still uses the connection."""
         for connection in self._connections:
             with suppress(Exception):
                 connection.invalidate()
@@ -105,13 +105,13 @@ def _refuse_commit(session: Session) -> None:
 
 
 def _guard_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    """Refuse the commit of a guarded session's connection too, of which the session would not hear."""
+    """Refuse the commit of a guarded session's connection too: the session would not notice it."""
 
     def refuse(connection: Connection) -> None:
         try:
             _refuse_commit(session)
         except RuntimeError:
-            # An error at this point leaves SQLAlchemy unaware of what is open, and the pool would hand it on.
+            # After an error here SQLAlchemy does not know what is open, and the pool would reuse the connection.
             connection.invalidate()
             raise
 
@@ -121,25 +121,25 @@ def _guard_connection(session: Session, transaction: SessionTransaction, connect
             event.listen(connection, "commit", refuse)
 
 
-# On the class, once, and so on every session there is. Before what an application does as a transaction begins: should
-# it have to begin again, nothing was done in it.
+# On the class, once, which covers every session. It runs before the application's own listeners of `after_begin`: if
+# the transaction has to begin again, they have done nothing in it yet.
 event.listen(Session, "before_commit", _refuse_commit)
 event.listen(Session, "after_begin", _guard_connection, insert=True)
 
 
-# Deletes rows, and inserts others, in a session's transaction; tells which leases held.
-# With a head, its lease covers all of them.
+# Deletes rows and inserts others in a session's transaction; returns whether all leases held. With a head, its lease
+# covers all rows.
 Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow], Lease | None], Awaitable[bool]]
 # Locks the rows on a connection where a transaction has just begun.
 Lock = Callable[[Connection], None]
 
-# A renewal came between the transaction's snapshot and its lock. The next one is a third of a lease away.
+# A renewal came between the transaction's snapshot and its lock. The next renewal is a third of a lease away.
 _SERIALIZATION_FAILURE: Final = "40001"
 _ATTEMPTS: Final = 3
 
 
 class SharedTransaction(GuardedTransaction):
-    """Either the handler's writes are there and its rows are not, or the other way round."""
+    """A handler's transaction: it commits the handler's writes and deletes its rows, or does neither."""
 
     def __init__(self, session: AsyncSession, delete: Delete, lock: Lock) -> None:
         super().__init__(session)
@@ -147,10 +147,10 @@ class SharedTransaction(GuardedTransaction):
         self._lock = lock
 
     def begun(self, connection: Connection) -> None:
-        """Lock the rows first, if the transaction's isolation is so strict that it could not delete them otherwise.
+        """Lock the rows first if the isolation is strict: after a renewal of their leases it could not delete them.
 
-        It could not after a renewal of their leases. A row that is locked is not renewed, and nobody else gets it.
-        Another engine that the handler uses beside ours has no part in that: its lock would keep us from the rows.
+        A locked row is not renewed, and no other process can claim it. A connection of another engine takes no lock: it
+        would keep us from deleting the rows.
         """
         first = connection not in self._connections
         super().begun(connection)
@@ -167,9 +167,9 @@ class SharedTransaction(GuardedTransaction):
             self._lock_first(connection, attempts - 1)
 
     async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
-        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back all of it: False.
+        """Delete the rows, insert the outputs and commit; if one lease was lost, roll back and return False.
 
-        The rows of a run are covered by the lease of its head.
+        The lease of its head covers all rows of a run.
         """
         return await self.commit(partial(self._settle, leases, outputs, head))
 
@@ -178,10 +178,10 @@ class SharedTransaction(GuardedTransaction):
 
 
 def _begin_again(connection: Connection) -> None:
-    """Get a transaction a newer snapshot while nothing was done in it, but what the engine's listeners did."""
+    """Give a transaction a newer snapshot; so far only the engine's listeners have done anything in it."""
     try:
         connection.connection.rollback()
         connection.dispatch.begin(connection)
     except BaseException:
-        connection.invalidate()  # SQLAlchemy does not know what came of it, and the pool must not hand it on
+        connection.invalidate()  # its state is unknown, and the pool must not reuse it
         raise

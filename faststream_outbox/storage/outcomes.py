@@ -160,7 +160,7 @@ class Settled:
 
 
 class SettleInterruptedError(Exception):
-    """A settle could not be finished; `settled` tells what had been written by then, the cause why."""
+    """A settle could not be finished; `settled` is what was written before, `__cause__` the error."""
 
     def __init__(self, settled: Settled) -> None:
         super().__init__(f"The settle was interrupted after {len(settled.held)} rows; the rest is to be tried again.")

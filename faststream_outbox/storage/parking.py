@@ -1,26 +1,26 @@
-"""Why a row is parked, kept among its headers: put there, taken out again, and read.
+"""Store why a row is parked among its headers, remove it and read it; in Python and in SQL.
 
-A parked row is due at the end of time (`infinity`), so that no claim takes it. The columns of the table are fixed, so
-its cause lies in the headers under a reserved name. Headers that are no JSON object are kept inside the cause.
+A parked row is due at `infinity`, so that no claim takes it. The columns of the table are fixed, therefore the cause is
+in the headers under a reserved name. Headers that are no JSON object are kept inside the cause.
 """
 
 import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-# The reserved name.
+# The reserved name of the header.
 PARKED: Final = "outbox-parked"
-# What the cause says where an operator parked the row, in the place of a `FailureReason`.
+# The reason of a row that an operator parked, in the place of a `FailureReason`.
 BY_OPERATOR: Final = "operator"
-# A line of a list, for people to read.
+# The longest line in a list for people to read.
 _LONGEST_LINE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a row is parked: a failure reason, or the operator's hand; what was raised, or what the operator said.
+    """Why a row is parked: a failure reason or `BY_OPERATOR`, and the exception or what the operator gave as reason.
 
-    `parked_at` and `due`, when it was due before, are epoch seconds by the database's clock.
+    `parked_at` and `due` (when it was due before) are epoch seconds by the database's clock.
     """
 
     reason: str | None = None
@@ -33,24 +33,24 @@ class Cause:
 
     @property
     def line(self) -> str:
-        """The same in a line: what was raised says first what it is, and then where it came from."""
+        """The first line of the same: an exception's text begins with its type and message."""
         first = str(self).partition("\n")[0].rstrip()
         return first if len(first) <= _LONGEST_LINE else f"{first[: _LONGEST_LINE - 1]}…"
 
 
 def with_cause(headers_json: str | None, cause: Cause) -> str:
-    """Put the cause among the headers."""
+    """Return the headers with the cause."""
     headers = _loads(headers_json)
-    told: dict[str, Any] = {"reason": cause.reason, "exception": cause.exception, "parked_at": cause.parked_at}
+    stored: dict[str, Any] = {"reason": cause.reason, "exception": cause.exception, "parked_at": cause.parked_at}
     if cause.due is not None:
-        told["due"] = cause.due
+        stored["due"] = cause.due
     if isinstance(headers, dict):
-        return json.dumps({**headers, PARKED: told}, ensure_ascii=False)
-    return json.dumps({PARKED: {**told, "headers": headers}}, ensure_ascii=False)
+        return json.dumps({**headers, PARKED: stored}, ensure_ascii=False)
+    return json.dumps({PARKED: {**stored, "headers": headers}}, ensure_ascii=False)
 
 
 def without_cause(headers_json: str | None) -> str | None:
-    """Take the cause out of the headers, which are then what they were."""
+    """Return the headers without the cause, as they were published."""
     if headers_json is None or PARKED not in headers_json:
         return headers_json
     headers = strip_cause(_loads(headers_json))
@@ -58,22 +58,22 @@ def without_cause(headers_json: str | None) -> str | None:
 
 
 def strip_cause(headers: Any) -> Any:
-    """Take the cause out of headers that were read."""
-    if not isinstance(headers, dict) or not isinstance(told := headers.get(PARKED), dict):
+    """Return parsed headers without the cause."""
+    if not isinstance(headers, dict) or not isinstance(stored := headers.get(PARKED), dict):
         return headers
-    if "headers" in told:
-        return told["headers"]
+    if "headers" in stored:
+        return stored["headers"]
     return {name: value for name, value in headers.items() if name != PARKED}
 
 
 def cause_in(headers_json: str | None) -> Cause:
-    """Read the cause; nothing is known of a row that was parked by hand."""
+    """Return the cause in the headers; it is empty for a row that was parked by an UPDATE."""
     headers = _loads(headers_json)
-    told = headers.get(PARKED) if isinstance(headers, dict) else None
-    if not isinstance(told, dict):
+    stored = headers.get(PARKED) if isinstance(headers, dict) else None
+    if not isinstance(stored, dict):
         return Cause()
-    texts = (told.get(name) for name in ("reason", "exception"))
-    times = (told.get(name) for name in ("parked_at", "due"))
+    texts = (stored.get(name) for name in ("reason", "exception"))
+    times = (stored.get(name) for name in ("parked_at", "due"))
     reason, exception = (text if isinstance(text, str) else None for text in texts)
     parked_at, due = (float(at) if isinstance(at, int | float) else None for at in times)
     return Cause(reason, exception, parked_at, due)
@@ -87,24 +87,24 @@ def _loads(headers_json: str | None) -> Any:
 
 
 def sql_cause(headers: str) -> str:
-    """Write what finds the cause; NULL where there is none."""
+    """Return SQL for the cause; NULL if there is none."""
     return f"({headers} -> '{PARKED}')"
 
 
 def sql_number(cause: str, name: str) -> str:
-    """Write what reads a number of the cause; NULL where there is none, whatever is there instead."""
+    """Return SQL for a number in the cause; NULL if there is none, or a value of another type."""
     return f"(CASE WHEN jsonb_typeof({cause} -> '{name}') = 'number' THEN ({cause} ->> '{name}')::float8 END)"
 
 
 def sql_with_cause(headers: str, cause: str) -> str:
-    """Write what puts a cause among the headers."""
+    """Return SQL for the headers with a cause."""
     return f"""CASE WHEN jsonb_typeof({headers}) = 'object'
          THEN {headers} || jsonb_build_object('{PARKED}', {cause})
          ELSE jsonb_build_object('{PARKED}', {cause} || jsonb_build_object('headers', {headers})) END"""
 
 
 def sql_without_cause(headers: str) -> str:
-    """Write what takes the cause out of the headers."""
+    """Return SQL for the headers without the cause."""
     cause = sql_cause(headers)
     return f"""CASE WHEN jsonb_typeof({cause}) IS DISTINCT FROM 'object' THEN {headers}
          WHEN jsonb_exists({cause}, 'headers') THEN nullif({cause} -> 'headers', 'null'::jsonb)

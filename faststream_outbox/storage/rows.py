@@ -1,4 +1,4 @@
-"""A row on its way in (`NewRow`), a row as it was read (`OutboxRow`), and the right to settle it (`Lease`)."""
+"""A row to insert (`NewRow`), a row that was read (`OutboxRow`), and the right to settle it (`Lease`)."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from uuid import UUID
 from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
 from faststream_outbox.storage.parking import strip_cause
 
-# Headers up to this length are remembered, because others may have the same.
+# Parsed headers up to this length are cached, because other rows may have the same.
 _SHORT: Final = 1024
 
 # When a row is due, as epoch seconds, and its id.
@@ -21,7 +21,7 @@ Position = tuple[float, int]
 
 @dataclass(slots=True)
 class NewRow:
-    """A message to be inserted; a value that Postgres would refuse raises here.
+    """A message to insert; raises for a value that Postgres would refuse.
 
     Example:
         NewRow("orders", b'{"id": 1}', headers={"content-type": "application/json"}, activate_in=timedelta(minutes=5))
@@ -52,7 +52,7 @@ class NewRow:
         self.delay_seconds, self.due_epoch = check_schedule(activate_in, activate_at)
 
     def beside(self, payload: bytes, key: str | None = None) -> "NewRow":
-        """Make another row that shares all else with this one, which was checked and encoded already."""
+        """Return a row with another payload and key; the rest was checked and encoded already."""
         row = object.__new__(NewRow)
         row.queue = self.queue
         row.payload = check_payload(payload)
@@ -65,7 +65,7 @@ class NewRow:
 
 
 def are_alike(rows: Sequence[NewRow]) -> bool:
-    """Tell whether rows, of which there are some, differ in nothing but their payloads, and have no keys."""
+    """Return whether rows, at least one, differ only in their payloads and have no keys."""
     first = rows[0]
     queue, headers, delay, due = first.queue, first.headers_json, first.delay_seconds, first.due_epoch
     return all(
@@ -79,22 +79,22 @@ def are_alike(rows: Sequence[NewRow]) -> bool:
 
 
 class Lease(NamedTuple):
-    """One claim of one row: whoever holds its token may settle it, nobody else."""
+    """One claim of one row: only the process that knows the token may settle it."""
 
     row_id: int
     token: UUID
 
     def __hash__(self) -> int:
-        # A UUID takes its time to hash, and hardly ever are there two leases of one row.
+        # Hashing a UUID is slow, and two leases of one row are rare.
         return hash(self.row_id)
 
 
 @dataclass(slots=True)
 class OutboxRow:
-    """A row as the database holds it; times stay numbers, headers stay text until somebody looks.
+    """A row as the database has it. Times are numbers, and headers stay text until they are read.
 
-    Numbers, because Postgres knows instants that `datetime` does not (`-infinity`, years before Christ), and a driver
-    that meets one fails the whole batch.
+    Times are numbers because Postgres has instants that `datetime` has not (`-infinity`, years before Christ), and one
+    of them would make the driver fail the whole batch.
     """
 
     id: int
@@ -112,15 +112,15 @@ class OutboxRow:
     deliveries_count: int
     first_attempt_epoch: float | None
     last_attempt_epoch: float | None
-    # True when an earlier claim of this row ran out: its handler may have taken the process down.
+    # True if the lease of an earlier claim ran out: the row may have killed the process.
     suspect: bool = False
-    # By this process's monotonic clock: just before the claim was sent (0 for a row that was only read), until when the
-    # row surely is ours, and from when to when its handler ran.
+    # By this process's monotonic clock: when the claim was sent (0 for a row that was only read), until when no other
+    # process can claim the row, and when its handler began and ended.
     claimed_at: float = field(default=0.0, compare=False)
     held_until: float = field(default=0.0, compare=False, repr=False)
     began_at: float | None = field(default=None, compare=False, repr=False)
     ended_at: float | None = field(default=None, compare=False, repr=False)
-    # The rows of the same key behind it, in their order, which its lease covers.
+    # The rows of the same key behind it that its lease covers, in their order.
     followers: Sequence["OutboxRow"] = field(default=(), compare=False, repr=False)
     _lease: Lease | None = field(default=None, compare=False, repr=False)
 
@@ -141,43 +141,43 @@ class OutboxRow:
 
     @property
     def ordered(self) -> bool:
-        """Whether the row has a key, and so a place in an order."""
+        """Whether the row has a key, and with it a place in an order."""
         return self.entity_key is not None
 
     @property
     def parts(self) -> list["OutboxRow"]:
-        """The row, and those that its lease covers."""
+        """The row and those that its lease covers."""
         return [self, *self.followers]
 
     @property
     def surely_ours(self) -> bool:
-        """Whether a subscriber of this process has the row in hand, and nobody else can have it yet."""
+        """Whether this process holds the row and no other process can claim it yet."""
         return time.monotonic() < self.held_until
 
     @property
     def dispatched(self) -> bool:
-        """Whether a handler has begun with the row."""
+        """Whether a handler was started for the row."""
         return self.began_at is not None
 
     @property
     def duration(self) -> float:
-        """For how long its handler has run."""
+        """For how many seconds its handler has run."""
         if self.began_at is None:
             return 0.0
         return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began_at
 
     def database_now(self) -> datetime:
-        """Tell what the database's clock shows now, without asking it; this process's wall clock may be wrong.
+        """Return the time by the database's clock without a query; this process's wall clock may be wrong.
 
-        It is ahead by what the claim took to get there, no more.
+        It is ahead by the time that the claim took to reach the database.
         """
         if self.acquired_epoch is None or not self.claimed_at:
-            raise ValueError(f"Row {self.id} was not claimed by this process, so nothing tells the database's time.")
+            raise ValueError(f"Row {self.id} was not claimed by this process, so the database's time is unknown.")
         return to_datetime(self.acquired_epoch + time.monotonic() - self.claimed_at)
 
     @property
     def headers(self) -> dict[str, Any] | None:
-        """The headers, as they were published; `ValueError` when what is stored is no JSON object."""
+        """The headers, as they were published; raises `ValueError` if the stored value is no JSON object."""
         text = self.headers_json
         if text is None:
             return None
@@ -204,7 +204,7 @@ class OutboxRow:
 
     @property
     def lease_expires_at(self) -> datetime:
-        """When others may claim the row, by the database's clock; the beginning of time where there is no lease."""
+        """When others may claim the row, by the database's clock; `datetime.min` if there is no lease."""
         return to_datetime(self.lease_expires_epoch)
 
     @property
@@ -220,14 +220,14 @@ class OutboxRow:
 
 @lru_cache(maxsize=64)
 def _read_plain_headers(text: str) -> dict[str, Any] | None:
-    """Read headers that hold nothing but plain values: most rows have the same ones, and need a copy of them only."""
+    """Return headers that have only plain values: most rows have the same headers, and a shallow copy will do."""
     headers = strip_cause(json.loads(text))
     plain = isinstance(headers, dict) and not any(isinstance(value, dict | list) for value in headers.values())
     return headers if plain else None
 
 
 def to_datetime(epoch: float) -> datetime:
-    """Turn epoch seconds into a `datetime`; what lies outside its calendar becomes its first or last instant."""
+    """Return epoch seconds as a `datetime`; outside its calendar, as its first or last instant."""
     try:
         return datetime.fromtimestamp(epoch, UTC)
     except (OverflowError, ValueError):

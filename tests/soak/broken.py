@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox.storage import Ack, NewRow, PostgresStore, SessionOrConnection, TimerConflict
-from faststream_outbox.storage.postgres.statements.rows import Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.soak.encoding import uid
 from tests.soak.history import Ended, Started
 from tests.soak.settings import DLQ, OUTBOX, Settings
@@ -18,8 +18,8 @@ FENCE = " AND o.acquired_token = l.token"
 def _spoiled(engine: AsyncEngine, spoil: Callable[[str], str], *names: str) -> PostgresStore:
     store = PostgresStore(engine, OUTBOX, dlq_table=DLQ)
     for name in names:
-        owner = store._statements if hasattr(store._statements, name) else store._inserts
-        text = getattr(owner, name).text
+        owner = next(each for each in vars(store._statements).values() if hasattr(each, name))
+        text = getattr(owner, name).sql
         spoiled = spoil(text)
         assert spoiled != text, f"the statement {name!r} has changed: this variant breaks nothing any more"
         setattr(owner, name, Statement(spoiled))

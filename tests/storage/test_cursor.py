@@ -8,9 +8,9 @@ from sqlalchemy import text
 
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Settlement
 from faststream_outbox.storage.cursor import MAX_SWEEP_INTERVAL, ClaimPlan
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
 from tests.backends import PostgresBackend
-from tests.storage.postgres.statements.test_rows import explain
+from tests.storage.postgres.statements.test_statements import LEASE, explain
 
 
 @pytest.fixture
@@ -22,11 +22,10 @@ def driver() -> str:
 async def buffers_of_claim(backend: PostgresBackend, start: tuple[float, int], *, limit: int = 100) -> int:
     """Count the buffers that a claim from a position touches."""
     at, row_id = start
-    arguments = (
-        f"'11111111-1111-1111-1111-111111111111', 60, ARRAY['q'], ARRAY[{limit}], "
-        f"ARRAY['{at}']::float8[], ARRAY[{row_id}], {limit}"
-    )
-    statement: Statement = backend.store._statements.claim
+    queues = {"claim_queue": "ARRAY['q']", "claim_quota": f"ARRAY[{limit}]"}
+    since = {"claim_at": f"ARRAY['{at}']::float8[]", "claim_id": f"ARRAY[{row_id}]"}
+    arguments = {**LEASE, **queues, **since, "limit": str(limit)}
+    statement = backend.store._statements.claim.claim
     async with backend.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))

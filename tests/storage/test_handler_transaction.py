@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from faststream_outbox.storage import ClaimCursor, NewRow, PostgresStore
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
 from tests.backends import PostgresBackend
 
 BACKLOG = 20_000
@@ -76,13 +76,13 @@ from sqlalchemy.orm import Session
 order = []
 event.listen(Session, "after_begin", lambda *_: order.append("application"))
 
-from faststream_outbox.storage import guard
+from faststream_outbox.storage import handler_transaction
 
 class Guard:
     def begun(self, connection):
         order.append("guard")
 
-session = Session(create_engine("sqlite://"), info={guard._GUARDED: Guard()})
+session = Session(create_engine("sqlite://"), info={handler_transaction._GUARDED: Guard()})
 session.connection()
 print(*order)
 """

@@ -1,4 +1,4 @@
-"""One lane to a store in memory: the same operations as on Postgres, on rows in a dict."""
+"""A connection to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
 import time
 from collections import Counter
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
@@ -16,11 +15,12 @@ from faststream_outbox.storage.contract import (
     StoreConnection,
 )
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.memory.runs import MemoryRuns
+from faststream_outbox.storage.memory.keys import MemoryKeys
+from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
     Dead,
@@ -32,18 +32,13 @@ from faststream_outbox.storage.outcomes import (
 )
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
-if TYPE_CHECKING:
-    from faststream_outbox.storage.memory.store import MemoryStore
-
-_NO_LEASE: Final = float("-inf")
-
 
 class MemoryConnection(StoreConnection):
-    """One lane to a `MemoryStore`."""
+    """A `StoreConnection` to a `MemoryStore`."""
 
-    def __init__(self, store: "MemoryStore") -> None:
+    def __init__(self, store: MemoryTable) -> None:
         self._store = store
-        self._runs = MemoryRuns(store)
+        self._keys = MemoryKeys(store)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -77,19 +72,19 @@ class MemoryConnection(StoreConnection):
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
-        """Lease keys, with the rows that are due."""
-        return self._runs.claim(
+        """Lease keys, each with its rows that are due."""
+        return self._keys.claim(
             cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
         )
 
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
+        """Lease a fair share of each queue's shards."""
         return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
 
     async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
-        """Leave the holder's shards to others."""
+        """Give up the holder's shards."""
         self._store.shards.leave(holder.token, queues)
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
@@ -106,11 +101,11 @@ class MemoryConnection(StoreConnection):
         for row in rows:
             row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
             row.deliveries_count += 1
-        # Copies: what a handler does to its row does not reach the store.
+        # Copies, so that a handler's changes to its row do not reach the store.
         return [replace(row, claimed_at=began) for row in rows]
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
-        """Lengthen leases."""
+        """Renew leases."""
         seconds = check_number("lease_seconds", lease_seconds)
         held = {lease: row for lease in leases if (row := self._held(lease)) is not None}
         for row in held.values():
@@ -118,7 +113,7 @@ class MemoryConnection(StoreConnection):
         return frozenset(held)
 
     async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Give back rows that were not started."""
+        """Release rows whose handler did not start."""
         released = set()
         for given in rows:
             row = self._held(given.lease)
@@ -126,9 +121,9 @@ class MemoryConnection(StoreConnection):
                 continue
             released.add(given.lease)
             row.deliveries_count -= 1
-            row.acquired_epoch = None
-            row.acquired_token = uuid4() if given.suspect else None
-            row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
+            unlease(row)
+            if given.suspect:
+                row.acquired_token, row.lease_expires_epoch = uuid4(), self._store.clock()
         return frozenset(released)
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
@@ -164,7 +159,7 @@ class MemoryConnection(StoreConnection):
             case Park(dead):
                 self._store.park(row, dead)
             case Retry(_, attempts_count, first_attempt_at, last_attempt_at):
-                row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+                unlease(row)
                 row.next_attempt_epoch = now + outcome.bounded_delay
                 row.attempts_count = attempts_count
                 if first_attempt_at is not None:
@@ -178,7 +173,7 @@ class MemoryConnection(StoreConnection):
         return row if row is not None and row.acquired_token == lease.token else None
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
-        """Tell in how many seconds the next free row is due."""
+        """Return in how many seconds the next free row is due."""
         now = self._store.clock()
         free = (
             max(0.0, row.next_attempt_epoch - now)
@@ -221,11 +216,11 @@ class MemoryConnection(StoreConnection):
         )
 
     async def ping(self) -> None:
-        """Return: memory answers."""
+        """Do nothing: memory always answers."""
 
 
 def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
-    """Tell among which rows of its queue a row is counted; a row with a key depends on its head."""
+    """Return as what a row is counted in its queue; a row with a key depends on its head."""
     state = state_of(row, now)
     if state in ("in_flight", "expired"):
         return state

@@ -1,14 +1,12 @@
-"""The store in memory, for the tests of users: the same contract, without a database and without transactions."""
+"""The store in memory, for users' tests: the same contract, without a database and without transactions."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import count, islice
-from typing import Any, Final, NoReturn
+from dataclasses import replace
+from itertools import islice
+from typing import Final, NoReturn
 from unittest.mock import NonCallableMock
 
 from sqlalchemy import Connection
@@ -29,48 +27,21 @@ from faststream_outbox.storage.contract import (
 )
 from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.memory.shards import MemoryShards
-from faststream_outbox.storage.ordering.actions import KeyAction
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
-from faststream_outbox.storage.outcomes import (
-    Dead,
-    FailureReason,
-    clean_exception_text,
-)
-from faststream_outbox.storage.parking import Cause, with_cause, without_cause
-from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, to_datetime
+from faststream_outbox.storage.memory.table import MemoryTable, due_of
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 _NO_LEASE: Final = float("-inf")
 
 
-@dataclass(slots=True)
-class DeadRow:
-    """What the dead-letter table keeps of a row."""
+class MemoryStore(MemoryTable, Store):
+    """A store in memory. Sessions are accepted and ignored: inserted rows are visible at once, and nothing rolls back.
 
-    original_id: int
-    row: OutboxRow
-    failed_at: datetime
-    failure_reason: FailureReason
-    last_exception: str | None
-
-    def __getitem__(self, column: str) -> Any:
-        """Read a column by its name, as from a row of the table."""
-        return getattr(self if column in self.__slots__ else self.row, column)
-
-
-class MemoryStore(Store):
-    """Rows in a dict. A session is accepted and ignored: what is inserted is there at once, and nothing rolls back.
-
-    `clock` returns epoch seconds and stands for the database's; a test moves it instead of waiting.
+    `clock` returns epoch seconds in the place of the database's clock; a test moves it instead of waiting.
     """
 
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
-        self.rows: dict[int, OutboxRow] = {}
-        self.dead: list[DeadRow] = []
-        self.clock = clock
-        self.shards = MemoryShards(self)
-        self._keep_dead = keep_dead
-        self._ids = count(1)
+        MemoryTable.__init__(self, keep_dead=keep_dead, clock=clock)
         self._listeners: list[Callable[[str], None]] = []
         self._keys = MemoryKeys(self)
 
@@ -81,7 +52,7 @@ class MemoryStore(Store):
 
     @property
     def keeps_shards(self) -> bool:
-        """It does."""
+        """Whether processes can share shards: always."""
         return True
 
     async def insert(
@@ -113,9 +84,9 @@ class MemoryStore(Store):
         check_timer_conflict(timer_conflict)
         row_id, waiting = self.add_unless_waiting(row)
         if waiting is not None and timer_conflict == "extend" and waiting.acquired_token is None:
-            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, _due(row, self.clock()))
+            waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, due_of(row, self.clock()))
         if row_id is not None and notify:
-            self._tell([row.queue])
+            self._send([row.queue])
         return row_id
 
     async def insert_many(
@@ -127,16 +98,16 @@ class MemoryStore(Store):
         check_batch(rows)
         ids = [self.add(row) for row in rows]
         if notify:
-            self._tell(row.queue for row in rows)
+            self._send(row.queue for row in rows)
         return ids
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """Open nothing: what is inserted is there at once."""
+        """Open nothing: inserted rows are visible at once."""
         yield
 
     def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
-        """Refuse: rows in memory and a database's rows cannot be committed together."""
+        """Raise: rows in memory and rows of a database cannot be committed together."""
         del leases
         raise NotImplementedError(
             "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
@@ -145,7 +116,7 @@ class MemoryStore(Store):
         )
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Find nothing amiss: the rows are here."""
+        """Return no errors: there are no tables to miss."""
         return []
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
@@ -153,7 +124,7 @@ class MemoryStore(Store):
         del session
         check_name("queue", queue)
         check_name("timer_id", timer_id)
-        waiting = self._timer(queue, timer_id)
+        waiting = self.timer(queue, timer_id)
         if waiting is None or waiting.lease_expires_epoch > self.clock():
             return False
         del self.rows[waiting.id]
@@ -188,13 +159,13 @@ class MemoryStore(Store):
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
-        """Do something with the head of a key."""
+        """Apply an action to the head of a key."""
         _check_session(session)
         check_name("queue", queue)
         check_name("key", key)
         head = self._keys.act(queue, key, action)
         if head is not None and notify:
-            self._tell([queue])
+            self._send([queue])
         return head
 
     @asynccontextmanager
@@ -203,132 +174,60 @@ class MemoryStore(Store):
         yield MemoryConnection(self)
 
     def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> None:
-        """Arrange nothing: there are no transactions here, and whoever listens is told at once."""
+        """Arrange nothing: there are no transactions, and listeners are notified at once."""
         del session, callback, key
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens."""
-        self._tell(queues)
+        """Notify all listeners."""
+        self._send(queues)
 
     @asynccontextmanager
     async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
-        """Hear of rows as they come."""
+        """Call `on_queue` for each notification."""
 
-        def hear(queue: str) -> None:  # of its own identity, should one function listen twice
+        def receive(queue: str) -> None:  # a new object each time, because one function may listen twice
             on_queue(queue)
 
-        self._listeners.append(hear)
+        self._listeners.append(receive)
         try:
             yield _MemoryListening(self)
         finally:
-            self._listeners.remove(hear)
+            self._listeners.remove(receive)
 
-    def _tell(self, queues: Iterable[str]) -> None:
+    def _send(self, queues: Iterable[str]) -> None:
         for queue in dict.fromkeys(queues):
-            for hear in tuple(self._listeners):
-                hear(queue)
+            for receive in tuple(self._listeners):
+                receive(queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Refuse: there is no schema here that could be wrong."""
+        """Raise: there is no schema to validate."""
         del check_autovacuum
         raise NotImplementedError("The memory store has no schema: validate against a real Postgres.")
 
-    def bury(self, row: OutboxRow, outcome: Dead) -> None:
-        """Move a row to the dead ones, as the dead-letter table would keep it."""
-        del self.rows[row.id]
-        if not self._keep_dead:
-            return
-        _write_failure(row, outcome)
-        row.headers_json = without_cause(row.headers_json)
-        text = clean_exception_text(outcome.last_exception)
-        self.dead.append(DeadRow(row.id, row, to_datetime(self.clock()), outcome.reason, text))
-
-    def park(self, row: OutboxRow, outcome: Dead) -> None:
-        """Keep a row at the head of its key, due never, with what it would have died of."""
-        _write_failure(row, outcome)
-        row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
-        row.next_attempt_epoch = math.inf
-        cause = Cause(outcome.reason, clean_exception_text(outcome.last_exception), self.clock())
-        row.headers_json = with_cause(row.headers_json, cause)
-
-    def is_parked(self, row: OutboxRow) -> bool:
-        """Tell whether a row waits in a key that is parked."""
-        place = (row.queue, row.entity_key)
-        return row.entity_key is not None and any(
-            (each.queue, each.entity_key) == place and each.next_attempt_epoch == math.inf
-            for each in self.rows.values()
-        )
-
-    def _timer(self, queue: str, timer_id: str) -> OutboxRow | None:
-        return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
-
-    def add_unless_waiting(self, row: NewRow) -> tuple[int | None, OutboxRow | None]:
-        """Put a row in and return its id, or the row that has its timer already."""
-        waiting = None if row.timer_id is None else self._timer(row.queue, row.timer_id)
-        if waiting is None:
-            return self.add(row), None
-        next(self._ids)  # Postgres has drawn an id by the time it meets the conflict
-        return None, waiting
-
-    def add(self, row: NewRow) -> int:
-        """Put a row in, and return its id."""
-        row_id, now = next(self._ids), self.clock()
-        self.rows[row_id] = OutboxRow(
-            id=row_id,
-            queue=row.queue,
-            entity_key=row.key,
-            payload=row.payload,
-            headers_json=row.headers_json,
-            timer_id=row.timer_id,
-            created_epoch=now,
-            next_attempt_epoch=_due(row, now),
-            acquired_epoch=None,
-            acquired_token=None,
-            lease_expires_epoch=_NO_LEASE,
-            attempts_count=0,
-            deliveries_count=0,
-            first_attempt_epoch=None,
-            last_attempt_epoch=None,
-        )
-        return row_id
-
 
 class _MemoryListening(Listening):
-    """Hears as long as the store is there."""
+    """Receives as long as the store exists."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens."""
+        """Notify all listeners."""
         await self._store.notify(queues)
 
     async def wait_lost(self) -> None:
-        """Wait for what cannot happen."""
+        """Wait without end: the connection cannot be lost."""
         await asyncio.Event().wait()
 
     async def test(self) -> None:
-        """Return: memory is heard."""
+        """Do nothing: notifications always arrive."""
 
     def can_test(self) -> bool:
-        """Tell that it can."""
+        """Return True."""
         return True
 
 
 def _check_session(session: object) -> None:
-    """Refuse what Postgres would refuse; no session at all, or a mock of one, is what this store is for."""
+    """Raise for a session that Postgres would refuse; None and mocks of sessions are accepted."""
     if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
         check_session(session)
-
-
-def _write_failure(row: OutboxRow, outcome: Dead) -> None:
-    if outcome.attempts_count is not None:
-        row.attempts_count = outcome.attempts_count
-    if outcome.first_attempt_at is not None:
-        row.first_attempt_epoch = outcome.first_attempt_at.timestamp()
-    if outcome.last_attempt_at is not None:
-        row.last_attempt_epoch = outcome.last_attempt_at.timestamp()
-
-
-def _due(row: NewRow, now: float) -> float:
-    return row.due_epoch if row.due_epoch is not None else now + (row.delay_seconds or 0.0)

@@ -1,15 +1,25 @@
-"""How rows with a key are claimed: those of one key in their order, and by one consumer at a time."""
+"""Rows with a key: those of one key are handled in order, by one consumer at a time."""
 
-from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, KeyPosition
 from faststream_outbox.storage.ordering.runs import Run, RunClaim
-from faststream_outbox.storage.ordering.shards import NO_SHARDS, OwnShards, Shard, ShardHolder
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
+from faststream_outbox.storage.ordering.states import (
+    KeyAction,
+    KeyState,
+    KeyStateName,
+    ParkKey,
+    ReleaseKey,
+    RetryKey,
+    SkipKey,
+)
 from faststream_outbox.storage.ordering.strategies import (
+    NO_SHARDS,
     AdvisoryLocks,
     HashShards,
     HeadLease,
     Ordering,
+    OwnShards,
+    Shard,
+    ShardHolder,
     check_ordering,
 )
 

@@ -1,4 +1,4 @@
-"""Where a claimer stands among the keys of its queues."""
+"""Where a claimer continues among the keys of its queues."""
 
 import math
 import random
@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
-from faststream_outbox.storage.ordering.shards import OwnShards
-from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering
+from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering, OwnShards
 
-# A key, and an id: what is looked for lies after it.
+# A key and an id: a claim searches after it.
 KeyPosition = tuple[str, int]
 
 BEGINNING: Final[KeyPosition] = ("", -(2**63))
 LAST_ID: Final = 2**63 - 1
-# Heads that one claim looks at, at most: it takes some milliseconds however many keys there are.
+# The most heads that one claim visits: it then takes some milliseconds, however many keys there are.
 MOST_VISITS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """One claim's question: which queue, behind which key, and of which shards where there are some."""
+    """What one claim asks: which queue, after which key, by which strategy, in which shards."""
 
     queue: str
     after: KeyPosition
@@ -30,16 +29,16 @@ class KeyPlan:
 
 
 def finite(seconds: float | None) -> float | None:
-    """Leave out what is never due: a key that is parked."""
+    """Return the seconds, or None for a key that is never due because it is parked."""
     return None if seconds is None or seconds == math.inf else seconds
 
 
 class KeyCursor:
-    """The memory of one claimer between its claims of runs. Nothing depends on it but speed and fairness.
+    """What one claimer remembers between its claims of runs. Only speed and fairness depend on it.
 
-    It goes round and round through the keys of each queue, so each has its turn, and begins anywhere, so that claimers
-    do not meet at the same keys. Those that meet all the same part again: what is behind a claimer is claimed, so the
-    next one comes straight to where it is. A queue is at rest when a whole round found nothing to claim.
+    It visits the keys of each queue in rounds, so that each has its turn, and begins at a random key, so that claimers
+    do not compete for the same keys. If two do, one moves elsewhere: keys behind a claimer are claimed, so the other
+    would follow it all the way. A queue is at rest when a whole round found nothing to claim.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class KeyCursor:
         self._turn = 0
 
     def plan(self) -> KeyPlan:
-        """Choose the queue whose turn it is, and go on there."""
+        """Choose the next queue and continue there."""
         queue = self.queues[self._turn % len(self.queues)]
         self._turn += 1
         shards = () if self._shards is None else self._shards.of(queue)
@@ -61,12 +60,12 @@ class KeyCursor:
     def record(
         self, plan: KeyPlan, *, last: str | None, ended: bool, found: int, next_due: float | None, lost: int = 0
     ) -> bool:
-        """Take note of what a claim met, and lost to others; tell whether more is likely to be there, in any queue."""
+        """Record what a claim found, and lost to others; return whether any queue is likely to have more."""
         self._rounds[plan.queue].record(last=last, ended=ended, found=found, lost=lost, next_due=next_due)
         return not self.at_rest
 
     def go_to(self, queue: str, after: KeyPosition) -> None:
-        """Have the next claim look at that queue, behind that key."""
+        """Let the next claim search that queue, after that key."""
         self._turn = self.queues.index(queue)
         self._rounds[queue].at = after
 
@@ -87,7 +86,7 @@ class KeyCursor:
 
 
 class _Round:
-    """One queue's round: from its first key to its last; before the first one, from anywhere."""
+    """One queue's round, from its first key to its last; the first round begins anywhere."""
 
     def __init__(self) -> None:
         # Where the first claim ended, and the last one.
@@ -95,7 +94,7 @@ class _Round:
         self.at = self._anywhere()
         self._whole = False
         self._found = False
-        # Whether it has left a place where another claimer was.
+        # Whether it has moved away from another claimer.
         self._parted = False
         self._next_due = self.next_due = math.inf
         self.at_rest = False
@@ -111,7 +110,7 @@ class _Round:
             self.at = (last, LAST_ID)
             self._ends = (last if self._ends is None else self._ends[0], last)
             if lost and not found and not self._parted:
-                # Once, until something is found: whoever locks keys for longer must not keep us from coming to rest.
+                # Once, until something is found: the queue must come to rest even if a program locks keys for long.
                 self.at, self._whole, self._parted = self._anywhere(), False, True
             return
         if self._whole:
@@ -123,4 +122,4 @@ class _Round:
         # Most keys are numbers or identifiers of hexadecimal digits, behind a prefix that they have in common.
         first, last = self._ends or ("", "")
         prefix = commonprefix([first, last]) if first != last else ""  # noqa: RUF071 - by characters, as it is meant
-        return prefix + random.choice("0123456789abcdef"), LAST_ID  # noqa: S311 - nobody's secret
+        return prefix + random.choice("0123456789abcdef"), LAST_ID  # noqa: S311 - no secret

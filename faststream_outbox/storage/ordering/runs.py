@@ -10,7 +10,7 @@ from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The first rows of a key, all of them due. The lease of the first, the head, covers the others."""
+    """The first rows of a key, all of them due; the lease of the head, the first one, covers the others."""
 
     rows: Sequence[OutboxRow]
 
@@ -29,8 +29,8 @@ class Run:
 class RunClaim:
     """What one claim of runs brought, by the plan that it followed.
 
-    `next_due` tells in how many seconds, as far as this claim has looked, the next run is due. `suspects` tells that it
-    met keys whose holder let its lease run out.
+    `next_due` is in how many seconds the next run is due, among the keys that this claim visited. `suspects` says that
+    it found keys whose lease ran out.
     """
 
     plan: KeyPlan

@@ -1,16 +1,17 @@
-"""What a key waits for: the state of its head, which is its first row."""
+"""What a key waits for: the state of its head, the first row; and what an operator can do with it."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from faststream_outbox.storage.checks import check_reason
 from faststream_outbox.storage.parking import cause_in
 from faststream_outbox.storage.rows import OutboxRow
 
 KeyStateName = Literal["retrying", "delayed", "parked", "expired", "in_flight"]
 
-# Keys in these states wait for something else than a subscriber.
+# In these states a key waits for something other than a subscriber.
 BLOCKED: Final[tuple[KeyStateName, ...]] = ("delayed", "expired", "parked", "retrying")
 
 # The state of a row `o` by itself; "ready" is one that can be claimed.
@@ -22,7 +23,7 @@ STATE: Final = """CASE WHEN o.acquired_token IS NOT NULL AND o.lease_expires_at 
 
 
 def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
-    """Tell the same of a row that was read."""
+    """Return the same for a row that was read."""
     if row.acquired_token is not None:
         return "in_flight" if row.lease_expires_epoch > now else "expired"
     if row.next_attempt_epoch <= now:
@@ -34,15 +35,14 @@ def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key that goes no further for now, as an operator sees it.
+    """One key that is blocked or in flight, as an operator sees it.
 
     `state` is that of its head, the first row: `"retrying"` (it failed, and waits for its retry), `"delayed"` (it is
-    not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (whoever had it let its lease
-    run out), `"in_flight"` (it is being handled). `age` is for how many seconds it has been so, by the database's
-    clock: since it was parked, first failed, was published, since its lease ran out, or since it was claimed.
-    `cause` is a line, and `exception` all that is kept of what was raised. `waiting` counts the rows behind it.
-    `due_in` is in how many seconds a subscriber may take it; None when that is not
-    a matter of time.
+    not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (its lease ran out),
+    `"in_flight"` (it is being handled). `age` is the number of seconds, by the database's clock, since it was parked,
+    first failed, was published, since its lease ran out, or since it was claimed. `cause` is one line, `exception` the
+    whole text that was stored. `waiting` counts the rows behind the head. `due_in` is in how many seconds a subscriber
+    may claim it; None if it is parked or in flight.
 
     Example:
         for key in await broker.fetch_keys(session=session, queue="orders", state="parked"):
@@ -63,7 +63,7 @@ class KeyState:
 
     @classmethod
     def of(cls, head: OutboxRow, *, waiting: int, now: float) -> "KeyState":
-        """Describe a key by its head."""
+        """Return the state of the key with this head."""
         state = state_of(head, now)
         if state == "ready" or head.entity_key is None:
             raise ValueError(f"Row {head.id} is not the head of a key that waits.")
@@ -103,7 +103,7 @@ def _cause(head: OutboxRow, state: KeyStateName) -> str:
         case "retrying":
             return f"failed {head.attempts_count} times" if head.attempts_count > 1 else "failed once"
         case "expired":
-            return "its lease ran out: whoever handled it died, or hangs"
+            return "its lease ran out: the process that handled it died or hangs"
         case "in_flight":
             return "being handled"
         case "delayed":
@@ -111,10 +111,43 @@ def _cause(head: OutboxRow, state: KeyStateName) -> str:
 
 
 def wanted_states(state: object) -> Sequence[str]:
-    """Tell which states are asked for: one, or all in which a key is blocked."""
+    """Return the states that are asked for: one, or all in which a key is blocked."""
     if state is None:
         return BLOCKED
     if state not in get_args(KeyStateName):
         names = ", ".join(f'"{name}"' for name in get_args(KeyStateName))
         raise ValueError(f"state is one of {names}, or left out for all that are blocked, not {state!r}.")
     return (str(state),)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryKey:
+    """Make the head due now; one that was parked starts again, with no attempts counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKey:
+    """Return a parked head to its state before: its attempts stay counted, and it is due when it was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkKey:
+    """Park the head."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipKey:
+    """Dead-letter the head; the key continues with the next row."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+KeyAction = RetryKey | ReleaseKey | ParkKey | SkipKey

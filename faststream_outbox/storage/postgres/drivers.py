@@ -1,4 +1,4 @@
-"""How a statement reaches Postgres: through the bare driver on our connections, through SQLAlchemy on others'."""
+"""Run statements: through the bare driver on the store's own connections, through SQLAlchemy on those of a caller."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -7,21 +7,50 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, SET_CONFIG, WHO_AND_HOW, Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
+
+# The settings of the store's own connections. A plan is made once and kept: made while the table was small it would
+# scan the whole table, and the next burst of rows would be read by it. These settings leave one plan to make: probe the
+# index for each element of the array, then hash with the array's other columns. Isolation is read committed, because
+# under a stricter one a claim fails at the rows that it should skip.
+LANE_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_nestloop": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "enable_hashjoin": "on",
+    "enable_indexscan": "on",
+    "jit": "off",
+}
+_CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
+_PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
+_SET_CONFIG: Final = Statement(
+    "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value)"
+)
+# The same for the rest of a transaction that has begun; its isolation cannot change any more.
+_LOCAL: Final = ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in LANE_SETTINGS.items()
+    if name != "default_transaction_isolation"
+)
+SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 
 Records = Sequence[Sequence[Any]]
 
 
 class Executor(Protocol):
-    """Runs statements one by one, each in a transaction of its own unless it was given one."""
+    """Runs statements one by one, each in its own transaction unless one is open."""
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
-        """Run a statement and return what it returns."""
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements meanwhile in one transaction."""
+        """Run the statements inside this block in one transaction."""
 
 
 class AsyncpgExecutor:
@@ -30,23 +59,23 @@ class AsyncpgExecutor:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
-        """Run a statement and return what it returns."""
-        records: Records = await self._connection.fetch(statement.text, *args)
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
+        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
         return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements meanwhile in one transaction."""
+        """Run the statements inside this block in one transaction."""
         transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
         return transaction
 
     def connected_to(self) -> int:
-        """Tell which server process the connection was told it talks to."""
+        """Return the id of the server process, as the server announced it when the connection was opened."""
         pid: int = self._connection.get_server_pid()
         return pid
 
     def abort(self) -> None:
-        """Drop the connection without a word to the server."""
+        """Close the connection without waiting for the server."""
         self._connection.terminate()
 
 
@@ -56,45 +85,46 @@ class PsycopgExecutor:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
-        """Run a statement and return what it returns."""
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
         from psycopg import AsyncCursor  # noqa: PLC0415 - an optional dependency, here by the engine's own choice
         from psycopg.rows import tuple_row  # noqa: PLC0415 - same
 
-        # A cursor of our own making: the connection's factories are the user's to choose.
+        # Made here, because the user may have set other factories on the connection.
         async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement.psycopg, _named(args), binary=True)
+            statement.bind(values)
+            await cursor.execute(statement.psycopg, values, binary=True)
             records: Records = await cursor.fetchall()
             return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements meanwhile in one transaction."""
+        """Run the statements inside this block in one transaction."""
         transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
         return transaction
 
     def connected_to(self) -> int:
-        """Tell which server process the connection was told it talks to."""
+        """Return the id of the server process, as the server announced it when the connection was opened."""
         pid: int = self._connection.info.backend_pid
         return pid
 
     def abort(self) -> None:
-        """Drop the connection without a word to the server."""
+        """Close the connection without waiting for the server."""
         self._connection.pgconn.finish()
 
 
 class BorrowedExecutor:
-    """Somebody else's `AsyncConnection`: inside its transaction where one is open, else in one of its own."""
+    """A caller's `AsyncConnection`: runs inside its open transaction, or in one transaction per statement."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
-        """Run a statement and return what it returns."""
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
         async with self.transaction():
-            return await self._connection.run_sync(run_on, statement, *args)
+            return await self._connection.run_sync(run_on, statement, **values)
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements meanwhile in one transaction, unless the connection commits each by itself."""
+        """Run the statements inside this block in one transaction, unless the connection is in autocommit."""
         connection = self._connection
         if connection.sync_connection is not None and _autocommits(connection.sync_connection):
             return nullcontext()
@@ -102,18 +132,17 @@ class BorrowedExecutor:
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
-def run_on(connection: Connection, statement: Statement, *args: Any) -> Records:
-    """Run a statement in the transaction that is open on a synchronous connection; asynchronous ones `run_sync` it."""
+def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Records:
+    """Run a statement on a synchronous connection; asynchronous ones pass this to `run_sync`."""
     if connection.get_execution_options().get("schema_translate_map"):
-        raise ValueError("schema_translate_map is not followed here: define the outbox with schema=… instead.")
+        raise ValueError(
+            "schema_translate_map has no effect on the outbox's statements: define the tables with schema=… instead."
+        )
+    arguments = statement.bind(values)
     if connection.dialect.paramstyle == "numeric_dollar":
-        return connection.exec_driver_sql(statement.text, args).fetchall()
+        return connection.exec_driver_sql(statement.text, arguments).fetchall()
     text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-    return connection.exec_driver_sql(text, _named(args)).fetchall()
-
-
-def _named(args: Sequence[Any]) -> dict[str, Any]:
-    return {f"p{number}": value for number, value in enumerate(args, start=1)}
+    return connection.exec_driver_sql(text, values).fetchall()
 
 
 def _autocommits(connection: Connection) -> bool:
@@ -121,15 +150,15 @@ def _autocommits(connection: Connection) -> bool:
 
 
 def check_engine(engine: AsyncEngine) -> None:
-    """Refuse an engine whose driver the store does not speak."""
+    """Raise unless this is an engine whose driver the store supports."""
     if not isinstance(engine, AsyncEngine):
         raise TypeError(f"engine is an AsyncEngine, made by create_async_engine(…), not {type(engine).__name__}.")
     check_dialect(engine.dialect)
 
 
-def check_dialect(spoken: Dialect) -> None:
-    """Refuse a database or a driver that the store does not speak."""
-    dialect, driver = spoken.name, spoken.driver
+def check_dialect(found: Dialect) -> None:
+    """Raise unless the store supports this database and driver."""
+    dialect, driver = found.name, found.driver
     if dialect != "postgresql" or driver not in DRIVERS:
         raise ValueError(
             f"The outbox lives in Postgres, through asyncpg or psycopg 3, and this engine is for {dialect}+{driver}. "
@@ -139,32 +168,32 @@ def check_dialect(spoken: Dialect) -> None:
 
 @asynccontextmanager
 async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
-    """Take a connection from the engine's pool and set it up for claims and settles; give it back as it was."""
+    """Take a connection from the engine's pool and set `LANE_SETTINGS`; at the end restore and return it."""
     check_engine(engine)
     executor: AsyncpgExecutor | PsycopgExecutor | None = None
     async with engine.connect() as connection:
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            # The first statement goes through SQLAlchemy: should the server have gone away since this connection was
-            # pooled, SQLAlchemy then throws out all that were pooled before, not one per attempt.
-            [[pid, *settings]] = await connection.run_sync(run_on, WHO_AND_HOW)
+            # The first statement goes through SQLAlchemy: if the server was restarted since this connection was pooled,
+            # SQLAlchemy discards all connections pooled before, not one per attempt.
+            [[pid, *settings]] = await connection.run_sync(run_on, _PID_AND_SETTINGS)
             driver_connection = (await connection.get_raw_connection()).driver_connection
             executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
-            # Behind a pooler the next statement may run on another server connection: settings would not hold there,
-            # and would leak to others. A pooler answers for itself when it is asked whom one talks to.
+            # Behind a pooler the next statement may run on another server connection: settings would not apply there,
+            # and would leak to others. A pooler announces a process id of its own, not that of the server.
             direct = pid == executor.connected_to()
             if direct:
-                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), list(LANE_SETTINGS.values()))
+                await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=list(LANE_SETTINGS.values()))
             yield executor
         except BaseException:
-            # Whatever state it is in, the pool must not hand it to anybody. Nor is a server that may have gone silent
-            # to be waited for, as a driver does that has a statement to cancel.
+            # Its state is unknown, so the pool must not reuse it. Close it without waiting: a driver that cancels a
+            # statement would wait for a server that may not answer.
             if executor is not None:
                 executor.abort()
             await connection.invalidate()
             raise
         if direct:
             try:
-                await executor.fetch(SET_CONFIG, list(LANE_SETTINGS), settings)
-            except Exception:  # noqa: BLE001 - it died, and whoever used it had no reason to care
+                await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=settings)
+            except Exception:  # noqa: BLE001 - the connection died, and the caller has finished with it
                 await connection.invalidate()

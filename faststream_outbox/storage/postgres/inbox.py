@@ -1,4 +1,4 @@
-"""What an inbox asks of Postgres: a message recorded in a transaction that its handler shares, and old records gone."""
+"""An inbox on Postgres: record a message in a transaction that its handler shares, and delete old records."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -12,11 +12,36 @@ from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.errors import sqlstate
 from faststream_outbox.storage.handler_transaction import USED_ONCE, GuardedTransaction
 from faststream_outbox.storage.postgres.drivers import Records, check_dialect, run_on
-from faststream_outbox.storage.postgres.statements.inbox import InboxStatements
-from faststream_outbox.storage.postgres.statements.rows import Statement
-from faststream_outbox.storage.schema.tables import check_table, make_inbox_table
+from faststream_outbox.storage.postgres.statements.statement import Statement
+from faststream_outbox.storage.schema.tables import check_table, make_inbox_table, quoted_name
 
 _SERIALIZATION_FAILURE: Final = "40001"
+
+
+class InboxStatements:
+    """The statements for one inbox table."""
+
+    def __init__(self, table: Table) -> None:
+        inbox = quoted_name(table.name, table.schema)
+        # While another transaction records the same message, this waits for its end; then either it was seen, or it
+        # is recorded here.
+        self.record = Statement(
+            f"INSERT INTO {inbox} (consumer, message_id) VALUES (:consumer, :message_id) "
+            "ON CONFLICT (consumer, message_id) DO NOTHING RETURNING 1"
+        )
+        # True only in the transaction that recorded it. In a transaction that has failed it raises; a COMMIT would roll
+        # back without an error.
+        self.holds = Statement(
+            f"SELECT 1 FROM {inbox} "
+            "WHERE consumer = :consumer AND message_id = :message_id AND xmin = pg_current_xact_id()::xid"
+        )
+        self.clean = Statement(
+            f"WITH old AS (SELECT ctid FROM {inbox} WHERE consumer = :consumer "
+            "AND seen_at < now() - make_interval(secs => :retention::float8) ORDER BY seen_at LIMIT :limit::bigint "
+            "FOR UPDATE SKIP LOCKED), "
+            f"gone AS (DELETE FROM {inbox} WHERE ctid = ANY(ARRAY(SELECT ctid FROM old)) RETURNING 1) "
+            "SELECT count(*) FROM gone"
+        )
 
 
 class InboxStore:
@@ -54,8 +79,8 @@ class InboxStore:
         check_dialect(engine.dialect)
         if autocommits(engine):
             raise ValueError(
-                "The engine commits each statement by itself (AUTOCOMMIT), so that nothing could be rolled back "
-                "together: give the inbox an engine with transactions."
+                "The engine commits each statement by itself (AUTOCOMMIT), so the record and the handler's writes "
+                "could not be rolled back together: give the inbox an engine with transactions."
             )
 
     async def begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
@@ -68,16 +93,16 @@ class InboxStore:
         except DBAPIError as error:
             if sqlstate(error) != _SERIALIZATION_FAILURE:
                 raise
-        # Under stricter isolation than Postgres' own, this is how one learns of a record made meanwhile. A new
-        # transaction sees it.
+        # Under stricter isolation than Postgres' default, a record that was committed meanwhile raises this error. A
+        # new transaction sees it.
         return await self._begin(consumer, message_id)
 
     async def _begin(self, consumer: str, message_id: str) -> "InboxTransaction | None":
         session = self._sessions()
-        # Made first, so that it guards the connection as well.
+        # Made before the first statement, so that it guards the connection too.
         transaction = InboxTransaction(session, lambda: self._holds(session, consumer, message_id))
         try:
-            if await self._run(session, self._statements.record, consumer, message_id):
+            if await self._run(session, self._statements.record, consumer=consumer, message_id=message_id):
                 return transaction
         except BaseException:
             await transaction.rollback()
@@ -86,32 +111,33 @@ class InboxStore:
         return None
 
     async def _holds(self, session: AsyncSession, consumer: str, message_id: str) -> bool:
-        return bool(await self._run(session, self._statements.holds, consumer, message_id))
+        return bool(await self._run(session, self._statements.holds, consumer=consumer, message_id=message_id))
 
     async def clean(self, consumer: str, *, retention: timedelta, limit: int) -> int:
-        """Delete up to `limit` of a consumer's records that are older than `retention`; those in use are left."""
+        """Delete up to `limit` of a consumer's records that are older than `retention`; those in use stay."""
         async with self._sessions() as session, session.begin():
-            # Two that clean up at a time would be told so as an error, under stricter isolation.
+            # Under stricter isolation two processes that clean at the same time would fail.
             await self._connect(session, isolation_level="READ COMMITTED")
-            [[count]] = await self._run(session, self._statements.clean, consumer, retention.total_seconds(), limit)
+            asked = {"consumer": consumer, "retention": retention.total_seconds(), "limit": limit}
+            [[count]] = await self._run(session, self._statements.clean, **asked)
             return int(count)
 
     async def validate_schema(self) -> None:
-        """Compare the live table with what the statements need; needs Alembic."""
+        """Raise if the live table lacks what the statements need; needs Alembic."""
         from faststream_outbox.storage.schema.validation import validate_tables  # noqa: PLC0415 - Alembic is optional
 
         async with self._sessions() as session:
             await validate_tables(await self._connect(session), [self.table])
 
-    async def _run(self, session: AsyncSession, statement: Statement, *args: Any) -> Records:
-        return await (await self._connect(session)).run_sync(run_on, statement, *args)
+    async def _run(self, session: AsyncSession, statement: Statement, /, **values: Any) -> Records:
+        return await (await self._connect(session)).run_sync(run_on, statement, **values)
 
     async def _connect(self, session: AsyncSession, **options: Any) -> AsyncConnection:
         return await session.connection(bind_arguments={"clause": self.table}, execution_options=options or None)
 
 
 class InboxTransaction(GuardedTransaction):
-    """The transaction in which a message is recorded; its session is the handler's to write with."""
+    """The transaction in which a message is recorded; the handler writes through its session."""
 
     def __init__(self, session: AsyncSession, holds: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(session)

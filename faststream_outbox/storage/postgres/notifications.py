@@ -1,4 +1,4 @@
-"""LISTEN, and NOTIFY beside it, on a connection that belongs to no pool; NOTIFY alone on one that the pool lends."""
+"""LISTEN and NOTIFY: listening has a connection outside the pool, notifying borrows one from the pool."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -12,14 +12,20 @@ from sqlalchemy.pool import Pool, QueuePool
 
 from faststream_outbox.storage.contract import Listening
 from faststream_outbox.storage.postgres.drivers import AsyncpgExecutor, PsycopgExecutor, Records, run_on
-from faststream_outbox.storage.postgres.statements.rows import NOTIFY, WHO, Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.schema.tables import quoted_name
 
-# Called with a notification's channel and payload.
-_Hear = Callable[[str, str], None]
+_BACKEND_PID: Final = Statement("SELECT pg_backend_pid()")
+# Postgres keeps one of equal notifications in a transaction.
+NOTIFY: Final = Statement(
+    "SELECT pg_notify(:channel::text, n.payload)::text FROM unnest(:payloads::text[]) AS n(payload)"
+)
 
-# How long a statement on a connection that is being closed may take to let go of it.
-_LET_GO: Final = 1.0
+# Called with a notification's channel and payload.
+_OnNotification = Callable[[str, str], None]
+
+# How long closing a connection waits for its running statement.
+_CLOSE_TIMEOUT: Final = 1.0
 
 
 class Notifications:
@@ -27,37 +33,39 @@ class Notifications:
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
-        # Nobody else's, and one for good: behind a pooler, what listens to it may never be told to stop.
+        # Unique, and always the same: behind a pooler a server connection may listen to it after we have closed.
         self._test_channel = f"outbox_test_{uuid4().hex}"
 
     async def send(self, engine: AsyncEngine, payloads: Sequence[str]) -> None:
-        """Notify everybody who listens to the table, in one statement."""
+        """Notify all listeners of the table, in one statement."""
         await _send(engine, self.channel, payloads)
 
     @asynccontextmanager
     async def listen(self, engine: AsyncEngine, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
-        """Open a connection with all that the engine connects with, and listen on it."""
-        # Taken from the pool and never given back: the pool makes another one when it needs it.
+        """Open a connection as the engine would, and listen on it."""
+        # Taken from the pool and never returned: the pool opens another one when it needs it.
         lent = await engine.raw_connection()
-        ear: _Ear = (_AsyncpgEar if engine.dialect.driver == "asyncpg" else _PsycopgEar)(lent.driver_connection)
+        listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(
+            lent.driver_connection
+        )
         lent.detach()
-        listening = _PostgresListening(engine, ear, self.channel, self._test_channel)
+        listening = _PostgresListening(engine, listener, self.channel, self._test_channel)
 
-        def hear(channel: str, payload: str) -> None:
+        def receive(channel: str, payload: str) -> None:
             if channel == self.channel:
                 on_queue(payload)
             else:
-                listening.hear_test(payload)
+                listening.receive_test(payload)
 
         try:
-            await ear.open([self.channel, self._test_channel], hear)
-            await listening.look_for_poolers()
+            await listener.open([self.channel, self._test_channel], receive)
+            await listening.detect_pooler()
             yield listening
         finally:
-            await ear.close()
+            await listener.close()
 
 
-class _Ear(ABC):
+class _Listener(ABC):
     """A driver's connection that listens, and runs a statement now and then."""
 
     def __init__(self, connection: Any, executor: AsyncpgExecutor | PsycopgExecutor) -> None:
@@ -67,33 +75,33 @@ class _Ear(ABC):
         self.lost = asyncio.Event()
 
     @abstractmethod
-    async def open(self, channels: Sequence[str], hear: _Hear) -> None:
+    async def open(self, channels: Sequence[str], receive: _OnNotification) -> None:
         """Begin to listen."""
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
-        """Run a statement when those before it are done."""
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement after those before it."""
         async with self._turn:
-            return await self._fetch(statement, *args)
+            return await self._fetch(statement, **values)
 
-    async def _fetch(self, statement: Statement, *args: Any) -> Records:
-        return await self._executor.fetch(statement, *args)
+    async def _fetch(self, statement: Statement, /, **values: Any) -> Records:
+        return await self._executor.fetch(statement, **values)
 
     def connected_to(self) -> int:
-        """Tell which server process the connection was told it talks to."""
+        """Return the id of the server process, as the server announced it when the connection was opened."""
         return self._executor.connected_to()
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the connection without waiting for the server, which may be out of reach."""
+        """Close the connection without waiting for the server, which may be unreachable."""
 
 
-class _AsyncpgEar(_Ear):
+class _AsyncpgListener(_Listener):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, AsyncpgExecutor(connection))
 
-    async def open(self, channels: Sequence[str], hear: _Hear) -> None:
+    async def open(self, channels: Sequence[str], receive: _OnNotification) -> None:
         def notified(_connection: Any, _pid: int, channel: str, payload: str) -> None:
-            hear(channel, payload)
+            receive(channel, payload)
 
         self._connection.add_termination_listener(lambda _connection: self.lost.set())
         for channel in channels:
@@ -105,30 +113,30 @@ class _AsyncpgEar(_Ear):
         self._connection.terminate()
 
 
-class _PsycopgEar(_Ear):
-    """Reads by itself between statements: psycopg's `notifies()` would keep the connection from running any."""
+class _PsycopgListener(_Listener):
+    """Reads notifications between statements: during psycopg's `notifies()` the connection could run none."""
 
-    _hear: _Hear
-    # Whose readiness the event loop tells us, and nobody else: psycopg asks for it too, while a statement runs.
+    _receive: _OnNotification
+    # The file descriptor that we watch. Not while a statement runs: psycopg itself watches it then.
     _watched: int | None = None
     _closing = False
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, PsycopgExecutor(connection))
 
-    async def open(self, channels: Sequence[str], hear: _Hear) -> None:
-        self._hear = hear
-        # For those that come with the answer to a statement.
-        self._connection.add_notify_handler(lambda notification: hear(notification.channel, notification.payload))
+    async def open(self, channels: Sequence[str], receive: _OnNotification) -> None:
+        self._receive = receive
+        # For notifications that come with the answer to a statement.
+        self._connection.add_notify_handler(lambda notification: receive(notification.channel, notification.payload))
         await self._connection.set_autocommit(True)
         for channel in channels:
             await self._connection.execute(f"LISTEN {quoted_name(channel)}")
         self._watch()
 
-    async def _fetch(self, statement: Statement, *args: Any) -> Records:
-        self._look_away()
+    async def _fetch(self, statement: Statement, /, **values: Any) -> Records:
+        self._unwatch()
         try:
-            return await super()._fetch(statement, *args)
+            return await super()._fetch(statement, **values)
         finally:
             self._watch()
 
@@ -139,7 +147,7 @@ class _PsycopgEar(_Ear):
             self._watched = self._connection.fileno()
             asyncio.get_running_loop().add_reader(self._watched, self._read)
 
-    def _look_away(self) -> None:
+    def _unwatch(self) -> None:
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None
@@ -151,57 +159,57 @@ class _PsycopgEar(_Ear):
         try:
             libpq.consume_input()
             while (notification := libpq.notifies()) is not None:
-                self._hear(notification.relname.decode(encoding), notification.extra.decode(encoding))
+                self._receive(notification.relname.decode(encoding), notification.extra.decode(encoding))
         except psycopg.Error:
-            self._look_away()
+            self._unwatch()
             self.lost.set()
 
     async def close(self) -> None:
         self._closing = True
-        self._look_away()
+        self._unwatch()
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LET_GO):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await self._turn.acquire()
         finally:
             await self._connection.close()
 
 
 class _PostgresListening(Listening):
-    def __init__(self, engine: AsyncEngine, ear: _Ear, channel: str, test_channel: str) -> None:
+    def __init__(self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str) -> None:
         self._engine = engine
-        self._ear = ear
+        self._listener = listener
         self._channel = channel
         self._test_channel = test_channel
         self._tests: dict[str, asyncio.Event] = {}
         self._direct = False
 
-    async def look_for_poolers(self) -> None:
-        """Find out whether there is one in between: it answers for itself when it is asked whom one talks to."""
-        [[pid]] = await self._ear.fetch(WHO)
-        self._direct = pid == self._ear.connected_to()
+    async def detect_pooler(self) -> None:
+        """Find out whether a pooler is in between: it announces a process id of its own, not that of the server."""
+        [[pid]] = await self._listener.fetch(_BACKEND_PID)
+        self._direct = pid == self._listener.connected_to()
 
     async def notify(self, queues: Iterable[str]) -> None:
-        await self._ear.fetch(NOTIFY, self._channel, list(queues))
+        await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
 
     async def wait_lost(self) -> None:
-        await self._ear.lost.wait()
+        await self._listener.lost.wait()
 
     async def test(self) -> None:
-        name, heard = uuid4().hex, asyncio.Event()
-        self._tests[name] = heard
+        name, received = uuid4().hex, asyncio.Event()
+        self._tests[name] = received
         try:
             if self._direct:
-                await self._ear.fetch(NOTIFY, self._test_channel, [name])
+                await self._listener.fetch(NOTIFY, channel=self._test_channel, payloads=[name])
             else:
-                # Over another connection: a pooler gives the listening one's server to others, and it hears nothing
-                # then; but a test of its own it would hear.
+                # Over another connection: a pooler may give the listening server connection to others. Then we receive
+                # nothing of other publishers, but would still receive what we send on this connection.
                 await _send(self._engine, self._test_channel, [name])
-            await heard.wait()
+            await received.wait()
         finally:
             del self._tests[name]
 
-    def hear_test(self, name: str) -> None:
+    def receive_test(self, name: str) -> None:
         if name in self._tests:
             self._tests[name].set()
 
@@ -210,7 +218,7 @@ class _PostgresListening(Listening):
 
 
 def _exhausted(pool: Pool) -> bool:
-    overflow: int = getattr(pool, "_max_overflow", -1)  # -1 is without limit, and there is no public name for it
+    overflow: int = getattr(pool, "_max_overflow", -1)  # -1 means no limit; there is no public name for it
     if not isinstance(pool, QueuePool) or pool.size() == 0 or overflow < 0:
         return False
     return pool.checkedout() >= pool.size() + overflow
@@ -220,8 +228,8 @@ async def _send(engine: AsyncEngine, channel: str, payloads: Sequence[str]) -> N
     async with engine.connect() as connection:
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.run_sync(run_on, NOTIFY, channel, payloads)
+            await connection.run_sync(run_on, NOTIFY, channel=channel, payloads=payloads)
         except BaseException:
-            # Whatever state it is in, the pool must not hand it to anybody.
+            # Its state is unknown: the pool must not reuse it.
             await connection.invalidate()
             raise

@@ -1,8 +1,8 @@
-"""Claims and settles of runs on Postgres."""
+"""Claims of runs on Postgres, and the parameters that settle them."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -10,15 +10,17 @@ from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
 from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
-from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
-from faststream_outbox.storage.postgres.statements.rows import Statement
-from faststream_outbox.storage.postgres.statements.runs import RunStatements
-from faststream_outbox.storage.rows import NewRow, OutboxRow
+from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
+from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED, RunStatements
+from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
+from faststream_outbox.storage.postgres.statements.statement import LEASES
+from faststream_outbox.storage.rows import OutboxRow
 
 
 class _Met(NamedTuple):
-    """What a walk says of itself."""
+    """The summary of a walk."""
 
     visits: int
     last: str | None
@@ -32,7 +34,7 @@ _NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
 
 
 class PostgresRuns:
-    """The rows with a key, seen from one lane."""
+    """The rows with a key, on one connection."""
 
     def __init__(self, executor: Executor, statements: RunStatements) -> None:
         self._executor = executor
@@ -48,126 +50,85 @@ class PostgresRuns:
         suspects: bool,
         row_type: type[OutboxRow],
     ) -> RunClaim:
-        """Lease up to `keys` keys whose turn has come, or whose lease ran out."""
+        """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
         began, plan = time.monotonic(), cursor.plan()
         seconds = check_number("lease_seconds", lease_seconds)
-        walk = (plan.queue, *plan.after, check_count("keys", keys), MOST_VISITS, suspects)
-        lease = (uuid4(), seconds)
-        met, handed = await self._claim(plan, lease, walk, check_count("rows_per_key", rows_per_key))
+        walk = {
+            "queue": plan.queue,
+            "after_key": plan.after[0],
+            "after_id": plan.after[1],
+            "keys": check_count("keys", keys),
+            "visits": MOST_VISITS,
+            "suspects": suspects,
+        }
+        lease = {
+            "token": uuid4(),
+            "lease_seconds": seconds,
+            "rows_per_key": check_count("rows_per_key", rows_per_key),
+        }
+        met, handed = await self._claim(plan, walk, lease)
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
             runs.setdefault(head, []).append(row_type(*fields))
-        claimed = [_run(sorted(rows, key=_by_id), met.now, began, suspect=suspects) for rows in runs.values()]
+        claimed = [_run(sorted(rows, key=attrgetter("id")), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
-    async def _claim(
-        self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
-    ) -> tuple["_Met", Records]:
+    async def _claim(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple["_Met", Records]:
         match plan.ordering:
             case HashShards() if not plan.shards:
                 return _NOTHING, []
             case HashShards(count):
-                shards = (count - 1, list(plan.shards))
-                records = await self._executor.fetch(
-                    self._statements.claim_shards, *lease, *walk, rows_per_key, *shards
-                )
+                shards = {"shard_mask": count - 1, "shards": list(plan.shards)}
+                records = await self._executor.fetch(self._statements.claim_shards, **walk, **lease, **shards)
             case AdvisoryLocks():
-                return await self._claim_locked(plan, lease, walk, rows_per_key)
+                return await self._claim_locked(walk, lease)
             case _:
-                records = await self._executor.fetch(self._statements.claim, *lease, *walk, rows_per_key)
+                records = await self._executor.fetch(self._statements.claim, **walk, **lease)
         width = len(_Met._fields)
         return _Met(*records[0][:width]), [record[width:] for record in records if record[width] is not None]
 
-    async def _claim_locked(
-        self, plan: KeyPlan, lease: tuple[Any, ...], walk: tuple[Any, ...], rows_per_key: int
-    ) -> tuple["_Met", Records]:
-        suspects = walk[-1]
+    async def _claim_locked(self, walk: dict[str, Any], lease: dict[str, Any]) -> tuple["_Met", Records]:
         async with self._executor.transaction():
-            [[*met, heads]] = await self._executor.fetch(self._statements.lock_keys, *walk)
+            [[*met, heads]] = await self._executor.fetch(self._statements.lock_keys, **walk)
             if not heads:
                 return _Met(*met), []
-            asked = (*lease, plan.queue, suspects, rows_per_key, heads)
-            return _Met(*met), await self._executor.fetch(self._statements.claim_locked, *asked)
-
-    @property
-    def settle(self) -> Statement:
-        """The statement that writes what became of runs; it returns the leases that still held."""
-        return self._statements.settle
-
-    def columns(self, settlements: Sequence[Settlement]) -> list[list[Any]]:
-        """Tell what that statement takes; the settlements come in the order of their leases."""
-        return columns_of_runs(settlements, self._statements)
+            asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
+            return _Met(*met), await self._executor.fetch(self._statements.claim_locked, **lease, **asked)
 
 
-def columns_of_runs(settlements: Sequence[Settlement], statements: RunStatements) -> list[list[Any]]:
-    """Tell what the statement takes that settles runs; they come in the order of their leases."""
-    entries, keeps_dead = _Entries(), statements.keeps_dead
+def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:
+    """Return the parameters of the statement that settles runs; they are in the order of their leases."""
+    done, retried, buried, parked, outputs = (list[tuple[Any, ...]]() for _ in range(5))
     for settlement in settlements:
-        entries.add(settlement, keeps_dead=keeps_dead)
-    return entries.columns(keeps_dead=keeps_dead)
-
-
-@dataclass(slots=True)
-class _Entries:
-    """What the settling statement takes, gathered from many runs."""
-
-    heads: list[tuple[Any, ...]] = field(default_factory=list)
-    done: list[tuple[Any, ...]] = field(default_factory=list)
-    again: list[tuple[Any, ...]] = field(default_factory=list)
-    dead: list[tuple[Any, ...]] = field(default_factory=list)
-    parked: list[tuple[Any, ...]] = field(default_factory=list)
-    outputs: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def add(self, settlement: Settlement, *, keeps_dead: bool) -> None:
         head = settlement.lease.row_id
-        self.heads.append(tuple(settlement.lease))
         for row_id, outcome in settlement.outcomes:
             match outcome:
-                case Retry(attempts_count=attempts):
-                    self.again.append((row_id, head, outcome.bounded_delay, attempts, *_times(outcome)))
+                case Retry():
+                    retried.append((row_id, head, *retry_values(outcome)))
                 case Dead() if keeps_dead:
-                    self.dead.append((row_id, head, *_failure(outcome)))
+                    buried.append((row_id, head, *failure_values(outcome)))
                 case Park(dead):
-                    self.parked.append((row_id, head, *_failure(dead)))
-                case Ack(outputs):
-                    self.done.append((row_id, head))
-                    self.outputs.extend((row_id, *_values(new)) for new in outputs)
+                    parked.append((row_id, head, *failure_values(dead)))
+                case Ack(new_rows):
+                    done.append((row_id, head))
+                    outputs.extend(output_values(row_id, new) for new in new_rows)
                 case Dead():
-                    self.done.append((row_id, head))
-
-    def columns(self, *, keeps_dead: bool) -> list[list[Any]]:
-        shapes = [(self.heads, 2), (self.done, 2), (self.again, 6), (self.outputs, 8)]
-        if keeps_dead:
-            shapes.append((self.dead, 7))
-        shapes.append((self.parked, 7))
-        return [column for entries, width in shapes for column in _columns(entries, width)]
-
-
-def _columns(entries: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*entries, strict=True)] if entries else [[] for _ in range(width)]
-
-
-def _values(new: NewRow) -> tuple[Any, ...]:
-    return (new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
-
-
-def _failure(dead: Dead) -> tuple[Any, ...]:
-    return (dead.reason, clean_exception_text(dead.last_exception), dead.attempts_count, *_times(dead))
-
-
-def _times(outcome: Retry | Dead) -> tuple[float | None, float | None]:
-    return epoch_or_none(outcome.first_attempt_at), epoch_or_none(outcome.last_attempt_at)
-
-
-def _by_id(row: OutboxRow) -> int:
-    return row.id
+                    done.append((row_id, head))
+    return {
+        **LEASES.fill([settlement.lease for settlement in settlements]),
+        **DONE.fill(done),
+        **RETRIED.fill(retried),
+        **OUTPUTS.fill(outputs),
+        **(BURIED.fill(buried) if keeps_dead else {}),
+        **PARKED.fill(parked),
+    }
 
 
 def _run(rows: list[OutboxRow], now: float, began: float, *, suspect: bool) -> Run:
-    """Cut a run off at the first row that is not due yet, or comes alone; let the head's lease cover the others."""
+    """Return a run up to the first row that is not due yet or has to come alone, under the head's lease."""
     head = rows[0]
     taken = [head]
     for row in rows[1:]:

@@ -6,12 +6,15 @@ from uuid import UUID
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.ordering.shards import Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder, ShardLease, fair_share
 from faststream_outbox.storage.postgres.drivers import Executor
-from faststream_outbox.storage.postgres.statements.rows import Statement
+from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
 from faststream_outbox.storage.schema.tables import quoted_name
 
-_MINE: Final = "token = $1::uuid, holder = $2::text, lease_expires_at = now() + make_interval(secs => $3::float8)"
+_MINE: Final = """token = :token::uuid, holder = :holder::text,
+       lease_expires_at = now() + make_interval(secs => :lease_seconds::float8)"""
+# Shards, each with the token under which it was last seen.
+_WANTED: Final = Columns("wanted", shard="int", token="uuid")  # noqa: S106 - a type, no password
 
 
 class ShardStatements:
@@ -22,27 +25,28 @@ class ShardStatements:
         self.name = f"The table of shards {shards}"
         self.look = Statement(f"SELECT queue, shard, token, holder, lease_expires_at FROM {shards} LIMIT 0")
         self.make = Statement(
-            f"INSERT INTO {shards} (queue, shard) SELECT $1::text, n FROM generate_series(0, $2::int - 1) AS n "
+            f"INSERT INTO {shards} (queue, shard) SELECT :queue::text, n FROM generate_series(0, :count::int - 1) AS n "
             "ON CONFLICT (queue, shard) DO NOTHING RETURNING 1"
         )
         self.read = Statement(
             f"SELECT s.shard, s.token, s.lease_expires_at > now() FROM {shards} s "
-            "WHERE s.queue = $1::text AND s.shard < $2::int"
+            "WHERE s.queue = :queue::text AND s.shard < :count::int"
         )
-        # Only from whom we saw holding it, and nobody waits: whoever writes a shard at this moment has it.
+        # Only if the holder is still the one that was read. SKIP LOCKED: a process that writes a shard at this moment
+        # gets it, and we do not wait.
         self.take = Statement(f"""WITH free AS MATERIALIZED (
-  SELECT s.shard FROM {shards} s JOIN unnest($5::int[], $6::uuid[]) AS w(shard, token) ON s.shard = w.shard
-   WHERE s.queue = $4::text AND s.token IS NOT DISTINCT FROM w.token FOR UPDATE OF s SKIP LOCKED)
-UPDATE {shards} s SET {_MINE} WHERE s.queue = $4::text AND s.shard = ANY (ARRAY(SELECT f.shard FROM free f))
+  SELECT s.shard FROM {shards} s JOIN {_WANTED.unnest("w")} ON s.shard = w.shard
+   WHERE s.queue = :queue::text AND s.token IS NOT DISTINCT FROM w.token FOR UPDATE OF s SKIP LOCKED)
+UPDATE {shards} s SET {_MINE} WHERE s.queue = :queue::text AND s.shard = ANY (ARRAY(SELECT f.shard FROM free f))
 RETURNING s.shard""")
         self.leave = Statement(
             f"UPDATE {shards} s SET token = NULL, holder = NULL, lease_expires_at = '-infinity' "
-            "WHERE s.queue = ANY ($2::text[]) AND s.token = $1::uuid RETURNING 1"
+            "WHERE s.queue = ANY (:queues::text[]) AND s.token = :token::uuid RETURNING 1"
         )
 
 
 class PostgresShards:
-    """The leases of shards, seen from one lane."""
+    """The leases of shards, on one connection."""
 
     def __init__(self, executor: Executor, statements: ShardStatements) -> None:
         self._executor = executor
@@ -51,7 +55,7 @@ class PostgresShards:
     async def share(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
+        """Lease a fair share of each queue's shards."""
         return [
             shard
             for queue in queues
@@ -61,19 +65,23 @@ class PostgresShards:
     async def _share(self, holder: ShardHolder, queue: str, *, count: int, lease_seconds: float) -> list[Shard]:
         leases = await self._read(queue, count)
         if len(leases) < count:
-            await self._executor.fetch(self._statements.make, queue, count)
+            await self._executor.fetch(self._statements.make, queue=queue, count=count)
             leases = await self._read(queue, count)
         wanted = fair_share(leases, holder.token)
-        numbers, tokens = [each.shard.number for each in wanted], [each.holder for each in wanted]
         taken = await self._executor.fetch(
-            self._statements.take, holder.token, holder.name, lease_seconds, queue, numbers, tokens
+            self._statements.take,
+            token=holder.token,
+            holder=holder.name,
+            lease_seconds=lease_seconds,
+            queue=queue,
+            **_WANTED.fill([(each.shard.number, each.holder) for each in wanted]),
         )
         return [Shard(queue, number) for (number,) in taken]
 
     async def _read(self, queue: str, count: int) -> list[ShardLease]:
-        records = await self._executor.fetch(self._statements.read, queue, count)
+        records = await self._executor.fetch(self._statements.read, queue=queue, count=count)
         return [ShardLease(Shard(queue, number), token, live) for number, token, live in records]
 
     async def leave(self, token: UUID, queues: Sequence[str]) -> None:
-        """Leave all shards to others."""
-        await self._executor.fetch(self._statements.leave, token, list(queues))
+        """Give up the holder's shards."""
+        await self._executor.fetch(self._statements.leave, token=token, queues=list(queues))

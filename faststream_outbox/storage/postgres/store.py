@@ -22,10 +22,19 @@ from faststream_outbox.storage.contract import (
     check_timer_conflict,
 )
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
-from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.runs import settlement_of_acks
-from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
+from faststream_outbox.storage.ordering.states import (
+    KeyAction,
+    KeyState,
+    KeyStateName,
+    ParkKey,
+    ReleaseKey,
+    RetryKey,
+    SkipKey,
+    wanted_states,
+)
 from faststream_outbox.storage.postgres.drivers import (
+    SET_LOCAL,
     BorrowedExecutor,
     Executor,
     Records,
@@ -34,13 +43,12 @@ from faststream_outbox.storage.postgres.drivers import (
     run_on,
 )
 from faststream_outbox.storage.postgres.lane import PostgresConnection, deletion, leases_of
-from faststream_outbox.storage.postgres.notifications import Notifications
-from faststream_outbox.storage.postgres.runs import columns_of_runs
+from faststream_outbox.storage.postgres.notifications import NOTIFY, Notifications
+from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
-from faststream_outbox.storage.postgres.statements.insert import InsertStatements
-from faststream_outbox.storage.postgres.statements.keys import KeyStatements
-from faststream_outbox.storage.postgres.statements.rows import NOTIFY, SET_LOCAL, Statement, Statements
-from faststream_outbox.storage.postgres.statements.runs import RunStatements
+from faststream_outbox.storage.postgres.statements import Statements
+from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, InsertStatements
+from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, are_alike
 from faststream_outbox.storage.schema.tables import notify_channel
 
@@ -49,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class PostgresStore(Store):
-    """The rows of one outbox table, and of its dead-letter table where there is one.
+    """The rows of one outbox table and, if there is one, its dead-letter table.
 
     Example:
         store = PostgresStore(engine, outbox_table)
@@ -72,10 +80,7 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self.shards_table = shards_table
-        self._inserts = InsertStatements(outbox_table)
         self._statements = Statements(outbox_table, dlq_table)
-        self._runs = RunStatements(outbox_table, dlq_table, self._statements)
-        self._keys = KeyStatements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
@@ -112,19 +117,32 @@ class PostgresStore(Store):
     ) -> int | None:
         """Insert one row through a synchronous session or connection."""
         if row.key is not None and isinstance(session, Session):
-            session.flush()  # order begins here: what the message tells of is written before its place is drawn
-        statements, keyed = self._inserts, row.key is not None
+            session.flush()  # the id fixes the order: write what the message is about before it is drawn
+        statements, keyed = self._insert_statements(notify=notify), row.key is not None
         if row.timer_id is None:
             statement = statements.insert_keyed if keyed else statements.insert
         else:
             statement = statements.insert_keyed_timer if keyed else statements.insert_timer
-        values = (row.queue, row.key, row.payload, row.headers_json, row.timer_id, row.delay_seconds, row.due_epoch)
-        records = self._insert(session, statement, values, notify=notify)
+        records = self._execute(
+            session,
+            statement,
+            queue=row.queue,
+            key=row.key,
+            payload=row.payload,
+            headers=row.headers_json,
+            timer_id=row.timer_id,
+            delay=row.delay_seconds,
+            due=row.due_epoch,
+        )
         if records:
             return int(records[0][0])
         if timer_conflict == "extend":
-            self._execute(session, statements.extend_timer, row.queue, row.timer_id, row.due_epoch, row.delay_seconds)
+            timer = {"queue": row.queue, "timer_id": row.timer_id, "delay": row.delay_seconds, "due": row.due_epoch}
+            self._execute(session, statements.extend_timer, **timer)
         return None
+
+    def _insert_statements(self, *, notify: bool) -> InsertStatements:
+        return self._statements.insert_and_notify if notify else self._statements.insert
 
     async def insert_many(
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
@@ -140,78 +158,76 @@ class PostgresStore(Store):
         """Insert rows in one statement through a synchronous session or connection."""
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
-        statement, values = self._insertion(rows)
-        [[ids, *_]] = self._insert(session, statement, values, notify=notify)
-        # Ids are drawn in the order of the rows; RETURNING promises no order, so the numbers themselves tell it.
-        return sorted(ids or ())
-
-    def _insertion(self, rows: Sequence[NewRow]) -> tuple[Statement, Iterable[Any]]:
-        """Choose the statement that inserts these rows, with what it takes."""
+        statements = self._insert_statements(notify=notify)
         if are_alike(rows):
-            one, payloads = rows[0], [row.payload for row in rows]
-            values = (one.queue, payloads, one.headers_json, one.delay_seconds, one.due_epoch)
-            return self._inserts.insert_alike, values
-        columns = zip(
-            *((r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows), strict=True
-        )
-        return self._inserts.insert_many, map(list, columns)
-
-    def _insert(
-        self, session: Session | Connection, statement: Statement, values: Iterable[Any], *, notify: bool
-    ) -> Records:
-        if notify:
-            return self._execute(session, self._inserts.notifying[statement], *values, self._notifications.channel)
-        return self._execute(session, statement, *values)
+            [[ids, *_]] = self._execute(
+                session,
+                statements.insert_alike,
+                queue=rows[0].queue,
+                payloads=[row.payload for row in rows],
+                headers=rows[0].headers_json,
+                delay=rows[0].delay_seconds,
+                due=rows[0].due_epoch,
+            )
+        else:
+            new = [(r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows]
+            [[ids, *_]] = self._execute(session, statements.insert_many, **NEW_ROWS.fill(new))
+        # Ids are drawn in the order of the rows, but RETURNING promises no order: sorted ids have the rows' order.
+        return sorted(ids or ())
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction of our own on a connection from the engine's pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine one can only publish in a transaction of one's own: give a session.")
-        async with self.engine.begin() as connection:
+        """Open a transaction on a connection from the engine's pool."""
+        async with self._require_engine("to publish without a session").begin() as connection:
             yield connection
+
+    def _require_engine(self, purpose: str) -> AsyncEngine:
+        if self.engine is None:
+            raise RuntimeError(
+                f"Without an engine rows can only be published through your own session: give one {purpose}."
+            )
+        return self.engine
 
     def share_transaction(self, leases: Sequence[Lease]) -> SharedTransaction:
         """Begin a transaction; it takes a connection from the engine's pool with its first statement."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine there is no transaction to share: OutboxBroker(engine, …).")
-        session = AsyncSession(self.engine, expire_on_commit=False, **USED_ONCE)
+        session = AsyncSession(
+            self._require_engine("to share a transaction with a handler"), expire_on_commit=False, **USED_ONCE
+        )
         return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
 
     def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
-        ids, tokens = zip(*sorted(leases), strict=True)
-        run_on(connection, self._statements.lock, list(ids), list(tokens))
+        run_on(connection, self._statements.settle.lock, **LEASES.fill(sorted(leases)))
 
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
         if head is not None:
             run = settlement_of_acks(head, leases, outputs)
-            records = await _run(session, self._execute_last, self._runs.settle, *columns_of_runs([run], self._runs))
-            return bool(records)
-        statement, columns = deletion(self._statements, leases, outputs)
-        return leases_of(await _run(session, self._execute_last, statement, *columns)) == frozenset(leases)
+            parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
+            return bool(await _run(session, self._execute_last, self._statements.runs.settle, **parameters))
+        statement, columns = deletion(self._statements.settle, leases, outputs)
+        return leases_of(await _run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
-    def _execute_last(self, session: Session, statement: Statement, *args: Any) -> Records:
-        """Run the last statement of a transaction of somebody else's, planned as on our own connections.
+    def _execute_last(self, session: Session, statement: Statement, /, **values: Any) -> Records:
+        """Run the last statement of a handler's transaction, planned as on the store's own connections.
 
-        Made while the table was small, its plan would scan all of it, and be kept. What is set ends with the
-        transaction, and nothing but a commit follows. It costs a round trip.
+        A plan made while the table was small would scan all of it, and be kept. The settings end with the transaction,
+        and only a commit follows. It costs a round trip.
         """
         self._execute(session, SET_LOCAL)
-        return self._execute(session, statement, *args)
+        return self._execute(session, statement, **values)
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Tell which tables, or columns of theirs, are not there."""
+        """Return the tables that cannot be read, each with the error."""
         failures: list[tuple[str, Exception]] = []
-        looks = dict(self._statements.look)
+        looks = dict(self._statements.operators.look)
         if self._shards is not None:
             looks[self._shards.name] = self._shards.look
         for table, statement in looks.items():
             try:
                 async with self.transaction() as connection:
                     await connection.run_sync(run_on, statement)
-            except Exception as error:  # noqa: BLE001 - it is what was asked for
+            except Exception as error:  # noqa: BLE001 - errors are the result
                 failures.append((table, error))
         return failures
 
@@ -219,7 +235,9 @@ class PostgresStore(Store):
         """Delete a timer that is not in flight, in the caller's transaction."""
         check_name("queue", queue)
         check_name("timer_id", timer_id)
-        return bool(await _run(session, self._execute, self._inserts.cancel_timer, queue, timer_id))
+        return bool(
+            await _run(session, self._execute, self._statements.insert.cancel_timer, queue=queue, timer_id=timer_id)
+        )
 
     async def read(
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
@@ -228,7 +246,7 @@ class PostgresStore(Store):
         check_count("limit", limit)
         if queue is not None:
             check_name("queue", queue)
-        records = await _run(session, self._execute, self._statements.read, queue, limit)
+        records = await _run(session, self._execute, self._statements.operators.read, queue=queue, limit=limit)
         return [OutboxRow(*record) for record in records]
 
     async def read_keys(
@@ -243,81 +261,76 @@ class PostgresStore(Store):
         check_count("limit", limit)
         if queue is not None:
             check_name("queue", queue)
-        asked = (queue, list(wanted_states(state)), limit)
-        records = await _run(session, self._execute, self._keys.read, *asked)
+        asked = {"queue": queue, "states": list(wanted_states(state)), "limit": limit}
+        records = await _run(session, self._execute, self._statements.operators.read_keys, **asked)
         return [KeyState.of(OutboxRow(*head), waiting=waiting, now=now) for now, waiting, *head in records]
 
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
-        """Do something with the head of a key, in the caller's transaction."""
+        """Apply an action to the head of a key, in the caller's transaction."""
         check_name("queue", queue)
         check_name("key", key)
+        statements = self._statements.operators
         match action:
             case RetryKey():
-                records = await _run(session, self._execute, self._keys.retry, queue, key)
+                records = await _run(session, self._execute, statements.retry, queue=queue, key=key)
             case ReleaseKey():
-                records = await _run(session, self._execute, self._keys.release, queue, key)
+                records = await _run(session, self._execute, statements.release, queue=queue, key=key)
             case ParkKey(reason):
-                records = await _run(session, self._execute, self._keys.park, queue, key, reason)
+                records = await _run(session, self._execute, statements.park, queue=queue, key=key, reason=reason)
             case SkipKey(reason):
-                records = await _run(session, self._execute, self._keys.skip, queue, key, reason)
+                records = await _run(session, self._execute, statements.skip, queue=queue, key=key, reason=reason)
         if records and notify:
-            await _run(session, self._execute, NOTIFY, self._notifications.channel, [queue])
+            await _run(session, self._execute, NOTIFY, channel=self._notifications.channel, payloads=[queue])
         return int(records[0][0]) if records else None
 
-    def _execute(self, session: Session | Connection, statement: Statement, *args: Any) -> Records:
+    def _execute(self, session: Session | Connection, statement: Statement, /, **values: Any) -> Records:
         if isinstance(session, Session):
             session = session.connection(bind_arguments={"clause": self.outbox_table})
-        return run_on(session, statement, *args)
+        return run_on(session, statement, **values)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
         """Take a connection from the engine's pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine one can only publish: give one to consume.")
-        async with open_executor(self.engine) as executor:
+        async with open_executor(self._require_engine("to consume")) as executor:
             yield self.lane(executor)
 
     def lane(self, executor: Executor) -> PostgresConnection:
-        """Make a lane of whatever runs statements."""
-        return PostgresConnection(executor, self._statements, self._runs, self._shards)
+        """Return a lane that runs its statements through this executor."""
+        return PostgresConnection(executor, self._statements, self._shards)
 
     def borrow(self, connection: AsyncConnection) -> StoreConnection:
-        """Use a connection of the caller's: inside its open transaction, or one transaction per operation."""
+        """Return a lane on a caller's connection: inside its open transaction, or one transaction per operation."""
         return self.lane(BorrowedExecutor(connection))
 
     def after_commit(
         self, session: AnySession, callback: Callable[[], None], *, key: Hashable
     ) -> Callable[[], None] | None:
-        """Arrange for one call per key after the session's commit."""
+        """Arrange one call per key after the session's commit."""
         return None if self.engine is None else after_commit(session, callback, key=key, table=self.outbox_table)
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Tell everybody who listens, on a connection that the pool lends for it."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine nobody can be told: give one, or insert with notify=True.")
-        await self._notifications.send(self.engine, list(queues))
+        """Notify all listeners, on a connection from the pool."""
+        await self._notifications.send(self._require_engine("to notify"), list(queues))
 
     def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
         """Open a LISTEN connection, which belongs to no pool."""
-        if self.engine is None:
-            raise RuntimeError("Without an engine there is nobody to listen to: give one.")
-        return self._notifications.listen(self.engine, on_queue)
+        return self._notifications.listen(self._require_engine("to listen"), on_queue)
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Compare the live tables with what the statements need; needs Alembic."""
+        """Raise if the live tables lack what the statements need; needs Alembic."""
         from faststream_outbox.storage.schema.validation import validate_schema  # noqa: PLC0415 - Alembic is optional
 
-        if self.engine is None:
-            raise RuntimeError("Without an engine there is no database to ask: give one to validate the schema.")
+        engine = self._require_engine("to validate the schema")
         tables = (self.outbox_table, self.dlq_table, self.shards_table)
-        await validate_schema(self.engine, *tables, check_autovacuum=check_autovacuum)
+        await validate_schema(engine, *tables, check_autovacuum=check_autovacuum)
 
 
 async def _run(
     session: Any,
     function: Callable[Concatenate[Any, _P], _T],
+    /,
     *args: _P.args,
     **kwargs: _P.kwargs,
 ) -> _T:

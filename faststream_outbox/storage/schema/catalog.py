@@ -1,4 +1,4 @@
-"""What Postgres says of a live table: read from the system catalogs alone, so no privilege on the table is needed."""
+"""Read a live table from the system catalogs only, which needs no privilege on the table."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Table, text
 
-# An unqualified table is the one that an unqualified statement would meet: the first of its name on the search_path.
+# A table without a schema is the one that an unqualified statement finds: the first of its name on the search_path.
 _FIND_TABLE: Final = text("""
 SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.reloptions AS options
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -90,7 +90,7 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True)
 class LiveColumn:
-    """A column as it stands; `generated` is `''`, `'s'` (stored) or `'v'` (virtual)."""
+    """A live column; `generated` is `''`, `'s'` (stored) or `'v'` (virtual)."""
 
     name: str
     type: str
@@ -103,7 +103,7 @@ class LiveColumn:
 
 @dataclass(frozen=True, slots=True)
 class LiveIndex:
-    """An index as it stands; `constraint` is the one that owns it, if any."""
+    """A live index; `constraint` is the one that owns it, if any."""
 
     name: str
     definition: str
@@ -117,7 +117,7 @@ class LiveIndex:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """A table as it stands, in the schema where it was found."""
+    """A live table, with the schema in which it was found."""
 
     schema: str
     columns: dict[str, LiveColumn]
@@ -126,7 +126,7 @@ class LiveTable:
 
 
 def read_table(connection: Connection, table: Table) -> LiveTable | None:
-    """Read how `table` stands in the database; `None` if it does not."""
+    """Return `table` as it is in the database; `None` if it does not exist."""
     found = connection.execute(_FIND_TABLE, {"name": table.name, "schema": table.schema}).one_or_none()
     if found is None:
         return None
@@ -139,12 +139,12 @@ def read_table(connection: Connection, table: Table) -> LiveTable | None:
 
 
 def schema_exists(connection: Connection, schema: str) -> bool:
-    """Tell whether there is a schema of this name."""
+    """Return whether a schema of this name exists."""
     return bool(connection.execute(_SCHEMA_EXISTS, {"schema": schema}).scalar_one())
 
 
 def taken_names(connection: Connection, schema: str | None, names: Collection[str]) -> set[str]:
-    """Tell which of `names` a relation of the schema bears already; without a schema, of the one new tables go to."""
+    """Return those of `names` that relations of the schema have; without a schema, of the one for new tables."""
     return set(connection.execute(_TAKEN_NAMES, {"schema": schema, "names": list(names)}).scalars())
 
 

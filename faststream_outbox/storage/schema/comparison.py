@@ -1,7 +1,7 @@
-"""A defined table against the live one: every fault, with the DDL that mends it.
+"""Compare a defined table with the live one: every fault, with the DDL that mends it.
 
 Alembic says which columns are absent and which differ in type or nullability. What it does not compare, or compares by
-running expressions on the server (defaults, sequences, the primary key, all that makes an index), the catalogs tell.
+running expressions on the server (defaults, sequences, the primary key, indexes), is read from the catalogs.
 """
 
 import re
@@ -33,19 +33,19 @@ from faststream_outbox.storage.schema.ddl import (
 )
 from faststream_outbox.storage.schema.tables import STORAGE_OPTIONS
 
-# How Postgres writes back defaults that mean what ours mean.
+# How Postgres writes defaults that mean the same as ours.
 _SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
 _CONSTANT: Final = re.compile(r"\(?'?(-?\w+)'?\)?(?:::[\w ]+)?")
 _NULL: Final = re.compile(r"NULL(?:::.*)?")
 _NEXTVAL: Final = re.compile(r"nextval\('.+'::regclass\)")
 
-# What Postgres assumes of a table that does not say.
+# What Postgres uses where a table sets no option.
 _UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and the statements that put it right."""
+    """What is wrong, and the statements that mend it."""
 
     problem: str
     ddl: tuple[str, ...]
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that was found: what fails, what vacuums too late, what leaves claims no room on their page."""
+    """All faults: those that make statements fail, those of autovacuum, and a fillfactor without room for claims."""
 
     faults: list[Fault] = field(default_factory=list)
     autovacuum: list[Fault] = field(default_factory=list)
@@ -87,7 +87,7 @@ def _absent_table(connection: Connection, table: Table) -> Fault:
 
 
 class _TableComparison:
-    """A table that is there: as defined, and as it stands."""
+    """A defined table and the live one."""
 
     def __init__(self, connection: Connection, table: Table, live: LiveTable) -> None:
         self._connection = connection
@@ -165,7 +165,7 @@ class _TableComparison:
         for wrong, problem, mending in (
             (sequence.cache > 1, "hands out numbers ahead, so that they break the order of rows", "CACHE 1"),
             (sequence.type != "bigint", f"ends where {sequence.type} does", "AS bigint"),
-            (sequence.cycles, "begins anew at its end", "NO CYCLE"),
+            (sequence.cycles, "starts again at its end", "NO CYCLE"),
         ):
             if wrong:
                 yield self._fault(f"sequence {name} {problem}", f"ALTER SEQUENCE {name} {mending}")
@@ -209,7 +209,7 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
     copy = MetaData()
     bare = (Column(column.name, column.type, nullable=column.nullable) for column in table.columns)
     Table(table.name, copy, *bare, schema=live.schema)
-    # Alembic speaks of the connection's default schema as None.
+    # Alembic calls the connection's default schema None.
     schema = None if live.schema == connection.dialect.default_schema_name else live.schema
     absent: set[str] = set()
     wrong_type: set[str] = set()
@@ -221,7 +221,7 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
     def include_object(_item: object, name: str, type_: str, reflected: bool, found: object) -> bool:
         if type_ == "column" and isinstance(found, Column) and isinstance(found.type, NullType):
             wrong_type.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
-        return not reflected  # what is only in the database is the user's, and no news for the log
+        return not reflected  # columns that only the database has are the user's: Alembic need not log them
 
     options = {
         "include_schemas": True,
@@ -244,11 +244,11 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
 
 
 def _differ(_context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
-    """Tell whether two types differ; Alembic alone takes an array for its element and overlooks a precision."""
+    """Return whether two types differ; Alembic mistakes an array for its element and ignores a precision."""
     if isinstance(wanted, String) and isinstance(found, String) and type(found) in {VARCHAR, TEXT}:
-        # A wider text holds all that ours holds.
+        # A wider text column is fine.
         return found.length is not None and (wanted.length is None or found.length < wanted.length)
-    # Microseconds are what a timestamp has without a precision. Any coarser, and `now()` may round into the future.
+    # A timestamp without a precision has microseconds. With a coarser one `now()` may round into the future.
     return type_name(found).replace("TIMESTAMP(6)", "TIMESTAMP") != type_name(wanted)
 
 

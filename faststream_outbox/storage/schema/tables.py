@@ -1,4 +1,4 @@
-"""The tables, on the user's own `MetaData`: what Alembic migrates and every statement reads."""
+"""The tables, defined on the user's `MetaData`, for Alembic to migrate and for every statement to read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import Uuid
 
-# Postgres cuts longer names silently, and two names that were cut alike collide.
+# Postgres cuts longer names silently, and two names that were cut to the same text collide.
 MAX_IDENTIFIER_BYTES: Final = 63
 
 # The width of `queue` and `timer_id`, and the longest ordering key: two of them fit a btree entry together.
@@ -30,7 +30,7 @@ MAX_NAME_CHARS: Final = 255
 # The longest id of a message in an inbox: with the longest consumer's name it fits a btree entry of 2704 bytes.
 MAX_MESSAGE_ID_BYTES: Final = 1024
 
-# A table whose rows all die young: vacuum by count, not by share of the table, and at full speed.
+# All rows of this table are deleted soon: vacuum by their count, not by a share of the table, and at full speed.
 AUTOVACUUM: Final[Mapping[str, int]] = {
     "autovacuum_vacuum_scale_factor": 0,
     "autovacuum_vacuum_threshold": 2000,
@@ -39,7 +39,7 @@ AUTOVACUUM: Final[Mapping[str, int]] = {
     "autovacuum_vacuum_insert_threshold": 100_000,
 }
 
-# Where a table carries its storage options, in `Table.info`, for whoever compares them with the live table.
+# The key in `Table.info` under which a table has its storage options, to be compared with the live table.
 STORAGE_OPTIONS: Final = "faststream_outbox.storage_options"
 
 
@@ -78,7 +78,7 @@ def make_outbox_table(
         Column("headers", JSONB(none_as_null=True)),
         Column("timer_id", String(MAX_NAME_CHARS)),
         Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
-        # What changes stands last, and only next_attempt_at is indexed: a claim is then a heap-only (HOT) update.
+        # Columns that change stand last, and only next_attempt_at is indexed: a claim is then a heap-only (HOT) update.
         Column("next_attempt_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         Column("acquired_at", DateTime(timezone=True)),
         Column("acquired_token", Uuid),
@@ -167,7 +167,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
 
 
 def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, schema: str | None = None) -> Table:
-    """Define the table that tells which process holds which shard of a queue's keys; `HashShards()` needs it.
+    """Define the table of which process holds which shard of a queue's keys; `HashShards()` needs it.
 
     Example:
         shards_table = make_shards_table(metadata)
@@ -189,7 +189,7 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
 
 
 def check_tables(outbox_table: Table, dlq_table: Table | None, shards_table: Table | None = None) -> None:
-    """Refuse what was not made by the functions above, or was given in the other's place."""
+    """Raise unless each table was made by its own function above."""
     check_table("outbox_table", outbox_table, make_outbox_table)
     if dlq_table is not None:
         check_table("dlq_table", dlq_table, make_dlq_table)
@@ -198,7 +198,7 @@ def check_tables(outbox_table: Table, dlq_table: Table | None, shards_table: Tab
 
 
 def check_table(name: str, table: object, make: Callable[[MetaData], Table]) -> None:
-    """Refuse a table that was not made by `make`."""
+    """Raise unless the table was made by `make`."""
     if not isinstance(table, Table):
         raise TypeError(f"{name} is a Table, made by {make.__name__}(metadata), not {type(table).__name__}.")
     lacking = [each.name for each in make(MetaData()).columns if each.name not in table.columns]
@@ -215,7 +215,7 @@ def outbox_autovacuum_ddl(
     vacuum_cost_delay: int | None = AUTOVACUUM["autovacuum_vacuum_cost_delay"],
     vacuum_cost_limit: int | None = None,
 ) -> str:
-    """Write the `ALTER TABLE` that gives an existing table the autovacuum settings a new one is created with.
+    """Return the `ALTER TABLE` that gives an existing table the autovacuum settings a new one is created with.
 
     Example:
         op.execute(outbox_autovacuum_ddl("outbox"))  # in an Alembic migration
@@ -236,12 +236,12 @@ def outbox_autovacuum_ddl(
 
 
 def notify_channel(table_name: str, schema: str | None = None) -> str:
-    """Name the channel that wakes the subscribers of a table."""
+    """Return the name of the channel that wakes the subscribers of a table."""
     return f"outbox_{schema}_{table_name}" if schema else f"outbox_{table_name}"
 
 
 def quoted_name(table_name: str, schema: str | None = None) -> str:
-    """Quote a table's name for a statement, schema first where there is one."""
+    """Return a table's name quoted for a statement, with its schema if it has one."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, table_name) if part)
 
 

@@ -1,4 +1,4 @@
-"""Whether the live tables hold what the statements need: for a start-up hook or a health check to ask."""
+"""Check that the live tables have what the statements need, in a start-up hook or a health check."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ async def validate_schema(
     *,
     check_autovacuum: bool = False,
 ) -> None:
-    """Raise one `RuntimeError` that lists all that the live tables lack, with the DDL that mends it.
+    """Raise one `RuntimeError` that lists everything the live tables lack, with the DDL that mends it.
 
-    Only the system catalogs are read. Columns and indexes of your own are welcome, as long as rows can be inserted
-    without them, and an index is known by what it does, not by its name. Storage options that differ from the defined
+    Only the system catalogs are read. You may add columns and indexes of your own, as long as rows can be inserted
+    without them. Indexes are compared by what they do, not by their names. Storage options that differ from the defined
     ones are an `OutboxSchemaWarning`; with `check_autovacuum=True` those of autovacuum are an error too.
 
     Example:
@@ -37,7 +37,7 @@ async def validate_schema(
 async def validate_tables(
     connection: AsyncConnection, tables: Sequence[Table], *, check_autovacuum: bool = False
 ) -> None:
-    """Do the same for tables of any kind."""
+    """Do the same for any tables of this package."""
     try:
         from faststream_outbox.storage.schema.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
     except ImportError as error:

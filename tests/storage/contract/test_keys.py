@@ -74,7 +74,7 @@ async def test_keys_are_described_by_their_heads(backend: Backend) -> None:
     ]
     assert [key.cause for key in found] == [
         "not due yet",
-        "its lease ran out: whoever handled it died, or hangs",
+        "its lease ran out: the process that handled it died or hangs",
         "retry_terminal: ValueError: no good",
         "failed 2 times",
     ]

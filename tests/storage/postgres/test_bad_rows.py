@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from faststream_outbox.storage import Ack, ClaimCursor, Dead, NewRow, Retry, Settlement
 from faststream_outbox.storage.errors import sqlstate
-from faststream_outbox.storage.postgres.statements.rows import Statement
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.backends import PostgresBackend
 
 INSERT = "INSERT INTO outbox (queue, payload, headers, next_attempt_at, created_at) VALUES "

@@ -1,6 +1,7 @@
 """What an operation costs, in counters that do not wander: statements, heap-only updates, bytes of log, buffers."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -21,9 +22,10 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.postgres.drivers import Records, open_executor
-from faststream_outbox.storage.postgres.statements.rows import Statement, Statements
+from faststream_outbox.storage.postgres.statements import Statements
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.backends import PostgresBackend
-from tests.storage.postgres.statements.test_rows import IDS, TOKEN, TOKENS
+from tests.storage.postgres.statements.test_statements import LEASE, LEASES, TOKEN
 
 
 class Counting:
@@ -33,9 +35,9 @@ class Counting:
         self._inner = inner
         self.count = 0
 
-    async def fetch(self, statement: Statement, *args: Any) -> Records:
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         self.count += 1
-        records: Records = await self._inner.fetch(statement, *args)
+        records: Records = await self._inner.fetch(statement, **values)
         return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
@@ -139,16 +141,20 @@ async def wal_bytes(backend: PostgresBackend, explained: str) -> float:
     raise AssertionError("full-page images again and again")
 
 
+def with_values(statement: Statement, values: dict[str, str]) -> str:
+    """Write values into a statement in the place of its parameters."""
+    return re.sub(r"\$(\d+)", lambda match: statement.bind(values)[int(match[1]) - 1], statement.text)
+
+
 async def test_wal_per_row(postgres: PostgresBackend) -> None:
     statements = Statements(postgres.outbox_table, postgres.dlq_table)
     await postgres.fill(1000)
-    claim = statements.claim.text
-    arguments = (f"'{TOKEN}'", "60", "ARRAY['q']", "ARRAY[500]", "ARRAY['-infinity'::float8]", "ARRAY[0]", "500")
-    for number, argument in enumerate(arguments, start=1):
-        claim = claim.replace(f"${number}", argument)
+    queues = {"claim_queue": "ARRAY['q']", "claim_quota": "ARRAY[500]"}
+    start = {"claim_at": "ARRAY['-infinity'::float8]", "claim_id": "ARRAY[0]"}
+    claim = with_values(statements.claim.claim, {**LEASE, **queues, **start, "limit": "500"})
     assert await wal_bytes(postgres, claim) / 500 <= 200
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}' WHERE id <= 500")
-    delete = statements.delete_batch.text.replace("$1", IDS).replace("$2", TOKENS)
+    delete = with_values(statements.settle.delete_batch, LEASES)
     assert await wal_bytes(postgres, delete) / 500 <= 75
 
 

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Retry, SettleInterruptedError, Settlement
 from faststream_outbox.storage.postgres import drivers as drivers_module
-from faststream_outbox.storage.postgres.drivers import Records
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS, Records
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.backends import PostgresBackend
 
 SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"
@@ -33,7 +33,7 @@ async def one_connection(outbox_postgres: Database, driver: str) -> PostgresBack
 class Late:
     """Answers what was so a while ago, as a busy process hears it."""
 
-    async def fetch(self, _statement: Statement, *_args: Any) -> Records:
+    async def fetch(self, _statement: Statement, /, **_values: Any) -> Records:
         await asyncio.sleep(0.2)
         return [[0.1]]
 
@@ -53,8 +53,8 @@ async def test_a_lane_leaves_the_connection_as_it_was(one_connection: PostgresBa
     pid = await one_connection.one("SELECT pg_backend_pid()")
     async with one_connection.store.connect() as lane:
         inside = await lane._executor.fetch(  # type: ignore[attr-defined]
-            Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"),
-            list(LANE_SETTINGS),
+            Statement("SELECT name, setting FROM pg_settings WHERE name = ANY (:names)"),
+            names=list(LANE_SETTINGS),
         )
         assert dict(map(tuple, inside)) == LANE_SETTINGS
     assert await current_settings(one_connection) == before
@@ -92,8 +92,8 @@ async def test_behind_a_pooler_no_setting_is_touched(
     before = await current_settings(one_connection)
     await one_connection.fill(3)
     async with one_connection.store.connect() as lane:
-        statement = Statement("SELECT name, setting FROM pg_settings WHERE name = ANY ($1)")
-        inside = await lane._executor.fetch(statement, list(LANE_SETTINGS))  # type: ignore[attr-defined]
+        statement = Statement("SELECT name, setting FROM pg_settings WHERE name = ANY (:names)")
+        inside = await lane._executor.fetch(statement, names=list(LANE_SETTINGS))  # type: ignore[attr-defined]
         assert dict(map(tuple, inside)) == before
         rows = (await lane.claim(ClaimCursor(["q"]), limit=10, lease_seconds=60)).rows
         assert len((await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held) == 3

@@ -192,7 +192,7 @@ FAULTS = {
         "ALTER SEQUENCE outbox_id_seq CACHE 32",
         ["sequence public.outbox_id_seq hands out numbers ahead, so that they break the order of rows"],
     ),
-    "cycle": ("ALTER SEQUENCE outbox_id_seq CYCLE", ["sequence public.outbox_id_seq begins anew at its end"]),
+    "cycle": ("ALTER SEQUENCE outbox_id_seq CYCLE", ["sequence public.outbox_id_seq starts again at its end"]),
     "downwards": (
         "ALTER SEQUENCE outbox_id_seq INCREMENT -1 NO MINVALUE",
         ["sequence public.outbox_id_seq counts down"],

@@ -1,10 +1,10 @@
-"""The outbox under the column names of Debezium's outbox table, for those who come from there or go there."""
+"""A view of the outbox with the column names of Debezium's outbox table, for moving from it or to it."""
 
 from typing import Final, Literal, get_args
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.postgres.statements.locks import lock_class, lock_stripe
+from faststream_outbox.storage.postgres.statements.insert import lock_class, lock_stripe
 from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 
 DebeziumId = Literal["uuid", "text"]
@@ -16,7 +16,7 @@ _READ: Final[dict[str, str]] = {
     "text": "convert_from(payload, 'UTF8')",
     "bytea": "payload",
 }
-# What has an id of another kind is shown with its number, in hexadecimal, as one.
+# A row whose id header is no UUID gets one that is made of the row's number, in hexadecimal.
 _UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _IDS: Final[dict[str, str]] = {
     "uuid": f"""CASE WHEN headers ->> 'id' ~* '{_UUID}'
@@ -34,18 +34,18 @@ def debezium_view_ddl(
     id_type: DebeziumId = "uuid",
     payload: DebeziumPayload = "jsonb",
 ) -> list[str]:
-    """Write the statements that make a view with the columns `id aggregatetype aggregateid type payload timestamp`.
+    """Return the statements that make a view with the columns `id aggregatetype aggregateid type payload timestamp`.
 
-    What is inserted there is published: `aggregatetype` is the queue, `aggregateid` the key, `type` and `id` become
-    headers. A row that is deleted there stays: with Debezium one deletes what one has just inserted, and here it has
-    yet to be delivered. What waits can be read there, and be copied to a table of Debezium's.
+    An insert into the view publishes: `aggregatetype` is the queue, `aggregateid` the key, `type` and `id` become
+    headers. A DELETE has no effect: with Debezium a row is deleted right after its insert, but here it has still to be
+    delivered. Rows that wait can be read from the view, and be copied to a table of Debezium's.
 
     Args:
-        outbox_table: What `make_outbox_table` has made.
+        outbox_table: The table of `make_outbox_table`.
         view_name: The name of the table that Debezium read, which the view replaces.
-        schema: Where the view is.
-        id_type: The type of the column `id`: that of Debezium's table, or statements that compare it would fail.
-        payload: The type of the payload's column. Rows that are not of that type cannot be read there.
+        schema: The schema of the view.
+        id_type: The type of the column `id` in Debezium's table; statements that compare it fail with another type.
+        payload: The type of the payload's column. A row whose payload is not of that type cannot be read.
 
     Example:
         for statement in debezium_view_ddl(outbox_table):  # in an Alembic migration
@@ -74,7 +74,7 @@ BEGIN
   IF TG_OP = 'DELETE' THEN
     RETURN OLD;
   ELSIF TG_OP = 'UPDATE' THEN
-    RAISE EXCEPTION 'What was published does not change.';
+    RAISE EXCEPTION 'A published row cannot be changed.';
   END IF;
   IF NEW.aggregateid IS NOT NULL THEN
     PERFORM {lock};

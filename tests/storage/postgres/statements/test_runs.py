@@ -3,21 +3,21 @@
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statements
-from faststream_outbox.storage.postgres.statements.runs import RunStatements
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
+from faststream_outbox.storage.postgres.statements import Statements
 from tests.backends import PostgresBackend
-from tests.storage.postgres.statements.test_keys import SETTLE
-from tests.storage.postgres.statements.test_rows import IDS, TOKEN, check_probes_only, driver, explain
+from tests.storage.postgres.statements.test_operators import SETTLE
+from tests.storage.postgres.statements.test_statements import IDS, LEASE, check_probes_only, driver, explain
 
 __all__ = ["driver"]  # a fixture: one driver will do here, too
 
 VISITS = 500
-WALK = f"'q', '', -1, 100, {VISITS}, false"
+WALK = {"queue": "'q'", "after_key": "''", "after_id": "-1", "keys": "100", "visits": str(VISITS), "suspects": "false"}
 ARGUMENTS = {
-    "claim": f"'{TOKEN}', 60, {WALK}, 10",
-    "claim_shards": f"'{TOKEN}', 60, {WALK}, 10, 15, ARRAY[1, 2, 3]",
+    "claim": {**LEASE, **WALK, "rows_per_key": "10"},
+    "claim_shards": {**LEASE, **WALK, "rows_per_key": "10", "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
     "lock_keys": WALK,
-    "claim_locked": f"'{TOKEN}', 60, 'q', false, 10, {IDS}",
+    "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", "rows_per_key": "10", "heads": IDS},
     "settle": SETTLE,
 }
 # How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
@@ -41,8 +41,7 @@ async def test_heads_are_probed_for_however_many_rows_there_are(
     await fill_keys(postgres, rows, per_key=per_key)
     if analyzed:
         await postgres.run("ANALYZE outbox")
-    tables = postgres.outbox_table, postgres.dlq_table
-    statements = RunStatements(*tables, Statements(*tables))
+    statements = Statements(postgres.outbox_table, postgres.dlq_table).runs
     async with postgres.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from faststream_outbox.storage.ordering.shards import Shard, ShardLease, fair_share
+from faststream_outbox.storage.ordering.strategies import Shard, ShardLease, fair_share
 
 
 class Table:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from faststream_outbox.storage import Ack, Settlement
-from faststream_outbox.storage.postgres.statements.insert import InsertStatements
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statement, Statements
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
+from faststream_outbox.storage.postgres.statements import Statements
+from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.backends import PostgresBackend
 
 TOKEN = "11111111-1111-1111-1111-111111111111"  # noqa: S105 - a lease, no password
@@ -23,23 +25,65 @@ COUNTS = "array_fill(1::bigint, ARRAY[500])"
 TEXTS = "array_fill('x'::text, ARRAY[500])"
 PAYLOADS = "array_fill('x'::bytea, ARRAY[500])"
 HEADERS = "array_fill('{}'::text, ARRAY[500])"
-OUTPUTS = f"{TEXTS}, {TEXTS}, {PAYLOADS}, {HEADERS}, {TEXTS}, {NUMBERS}, {NUMBERS}"
-MARKS = "ARRAY['-infinity', 0]::float8[], ARRAY[0, 0]::bigint[]"
-
-ARGUMENTS = {
-    "claim": f"'{TOKEN}', 60, ARRAY['q', 'other'], ARRAY[50, 50], {MARKS}, 100",
-    "claim_suspect": f"'{TOKEN}', 60, ARRAY['q', 'other'], {MARKS}",
-    "renew": f"{IDS}, {TOKENS}, 60",
-    "release": f"{IDS}, {TOKENS}, array_fill(false, ARRAY[500])",
-    "delete": f"{IDS}, {TOKENS}",
-    "delete_batch": f"{IDS}, {TOKENS}",
-    "delete_and_insert": f"{IDS}, {TOKENS}, {GROUPS}, {SIZES}, {GROUPS}, {OUTPUTS}",
-    "retry": f"{IDS}, {TOKENS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
-    "bury": f"{IDS}, {TOKENS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}",
-    "next_due": f"ARRAY['q', 'other'], {MARKS}",
-    "cancel_timer": "'q', 't'",
+OUTPUTS = {
+    "output_queue": TEXTS,
+    "output_key": TEXTS,
+    "output_payload": PAYLOADS,
+    "output_headers": HEADERS,
+    "output_timer_id": TEXTS,
+    "output_delay": NUMBERS,
+    "output_due": NUMBERS,
 }
-IN_CALLERS_TRANSACTION = {"cancel_timer"}  # where the settings are the user's
+LEASE = {"token": f"'{TOKEN}'", "lease_seconds": "60"}
+LEASES = {"lease_id": IDS, "lease_token": TOKENS}
+POSITIONS = {
+    "position_queue": "ARRAY['q', 'other']",
+    "position_at": "ARRAY['-infinity', 0]::float8[]",
+    "position_id": "ARRAY[0, 0]::bigint[]",
+}
+
+
+def attempts(batch: str) -> dict[str, str]:
+    return {f"{batch}_attempts": COUNTS, f"{batch}_first_at": NUMBERS, f"{batch}_last_at": NUMBERS}
+
+
+def failures(batch: str) -> dict[str, str]:
+    return {f"{batch}_reason": TEXTS, f"{batch}_exception": TEXTS, **attempts(batch)}
+
+
+# By the name of the group of statements and of the statement.
+ARGUMENTS = {
+    "claim.claim": {
+        **LEASE,
+        "claim_queue": POSITIONS["position_queue"],
+        "claim_quota": "ARRAY[50, 50]",
+        "claim_at": POSITIONS["position_at"],
+        "claim_id": POSITIONS["position_id"],
+        "limit": "100",
+    },
+    "claim.claim_suspect": {**LEASE, **POSITIONS},
+    "claim.renew": {**LEASES, "lease_seconds": "60"},
+    "claim.release": {
+        "released_id": IDS,
+        "released_token": TOKENS,
+        "released_suspect": "array_fill(false, ARRAY[500])",
+    },
+    "settle.delete": LEASES,
+    "settle.delete_batch": LEASES,
+    "settle.delete_and_insert": {
+        "grouped_id": IDS,
+        "grouped_token": TOKENS,
+        "grouped_grp": GROUPS,
+        "grouped_size": SIZES,
+        "output_of": GROUPS,
+        **OUTPUTS,
+    },
+    "settle.retry": {"retried_id": IDS, "retried_token": TOKENS, "retried_delay": NUMBERS, **attempts("retried")},
+    "settle.bury": {"buried_id": IDS, "buried_token": TOKENS, **failures("buried")},
+    "claim.next_due": POSITIONS,
+    "insert.cancel_timer": {"queue": "'q'", "timer_id": "'t'"},
+}
+IN_CALLERS_TRANSACTION = {"insert.cancel_timer"}  # where the settings are the user's
 
 
 @pytest.fixture
@@ -55,13 +99,13 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def explain(
-    connection: AsyncConnection, statement: Statement, arguments: str, *, mode: str
+    connection: AsyncConnection, statement: Statement, arguments: dict[str, str], *, mode: str
 ) -> list[dict[str, Any]]:
     """Run a statement under EXPLAIN ANALYZE as a prepared one, and take its effects back."""
     await connection.execute(text(f"SET plan_cache_mode = force_{mode}_plan"))
     await connection.exec_driver_sql(f"PREPARE s AS {statement.text}")
     savepoint = await connection.begin_nested()
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s({arguments})"
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s({', '.join(statement.bind(arguments))})"
     plan = (await connection.exec_driver_sql(explained)).scalar_one()
     await savepoint.rollback()
     await connection.execute(text("DEALLOCATE s"))
@@ -87,16 +131,15 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
     await postgres.fill(300_000, due="now() - random() * interval '1 day'")
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}', lease_expires_at = now() WHERE id <= 500")
     await postgres.run("ANALYZE outbox")
-    statements, inserts = Statements(postgres.outbox_table, postgres.dlq_table), InsertStatements(postgres.outbox_table)
+    statements = Statements(postgres.outbox_table, postgres.dlq_table)
     async with postgres.engine.connect() as connection:
         for settings in ({}, LANE_SETTINGS):
             for name, value in settings.items():
                 await connection.execute(text(f"SET {name} = '{value}'"))
             for name, arguments in ARGUMENTS.items():
-                if name == "claim_suspect" and not settings:
+                if name == "claim.claim_suspect" and not settings:
                     continue  # it may read its range, up to where claims have come, through a bitmap
-                statement = getattr(statements, name, None) or getattr(inserts, name)
-                plan = await explain(connection, statement, arguments, mode=mode)
+                plan = await explain(connection, attrgetter(name)(statements), arguments, mode=mode)
                 check_probes_only(plan)
         await connection.rollback()
 
@@ -114,7 +157,7 @@ async def test_a_plan_made_while_the_table_was_small_suits_a_large_one(
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))
         for name in ARGUMENTS.keys() - IN_CALLERS_TRANSACTION:
-            plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
+            plan = await explain(connection, attrgetter(name)(statements), ARGUMENTS[name], mode="generic")
             check_probes_only(plan)
 
 
@@ -125,8 +168,8 @@ async def test_batches_lock_in_the_order_of_ids(postgres: PostgresBackend) -> No
     async with postgres.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))
-        for name in ("renew", "release", "delete", "retry", "bury"):
-            plan = await explain(connection, getattr(statements, name), ARGUMENTS[name], mode="generic")
+        for name in ("claim.renew", "claim.release", "settle.delete", "settle.retry", "settle.bury"):
+            plan = await explain(connection, attrgetter(name)(statements), ARGUMENTS[name], mode="generic")
             kinds = [node["Node Type"] for node in plan if not node.get("Subplan Name", "").startswith("CTE kept")]
             join = next(node for node in plan if node["Node Type"] == "Hash Join")
             outer, hashed = join["Plans"]
@@ -165,15 +208,21 @@ async def test_long_texts_do_not_spill_the_join_that_locks(postgres: PostgresBac
     await postgres.fill(1500)
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}'")
     statements = Statements(postgres.outbox_table, postgres.dlq_table)
-    ids, tokens = f"ARRAY{list(range(1, 1501))}::bigint[]", f"array_fill('{TOKEN}'::uuid, ARRAY[1500])"
-    texts = "array_fill('x'::text, ARRAY[1500]), array_fill(repeat('x', 8192), ARRAY[1500])"
     numbers = "array_fill(1::float8, ARRAY[1500])"
-    arguments = f"{ids}, {tokens}, {texts}, array_fill(1::bigint, ARRAY[1500]), {numbers}, {numbers}"
-    assert statements.bury is not None
+    arguments = {
+        "buried_id": f"ARRAY{list(range(1, 1501))}::bigint[]",
+        "buried_token": f"array_fill('{TOKEN}'::uuid, ARRAY[1500])",
+        "buried_reason": "array_fill('x'::text, ARRAY[1500])",
+        "buried_exception": "array_fill(repeat('x', 8192), ARRAY[1500])",
+        "buried_attempts": "array_fill(1::bigint, ARRAY[1500])",
+        "buried_first_at": numbers,
+        "buried_last_at": numbers,
+    }
+    assert statements.settle.bury is not None
     async with postgres.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))
-        plan = await explain(connection, statements.bury, arguments, mode="generic")
+        plan = await explain(connection, statements.settle.bury, arguments, mode="generic")
     [deletion] = [node for node in plan if node.get("Operation") == "Delete"]
     [hashed] = [node for node in nodes(deletion) if node["Node Type"] == "Hash"]
     assert hashed["Hash Batches"] == 1
@@ -189,8 +238,8 @@ async def test_outputs_are_inserted_after_all_their_inputs_are_gone_and_all_stri
     async with postgres.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))
-        arguments = ARGUMENTS["delete_and_insert"]
-        plan = await explain(connection, statements.delete_and_insert, arguments, mode="generic")
+        arguments = ARGUMENTS["settle.delete_and_insert"]
+        plan = await explain(connection, statements.settle.delete_and_insert, arguments, mode="generic")
     deletions = [node for node in plan if node.get("Operation") == "Delete"]
     assert len(deletions) == 1
     hashes = [node for node in nodes(deletions[0]) if node["Node Type"] == "Hash"]

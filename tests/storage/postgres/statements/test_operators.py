@@ -3,36 +3,49 @@
 import pytest
 from sqlalchemy import text
 
-from faststream_outbox.storage.postgres.statements.keys import KeyStatements
-from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statements
-from faststream_outbox.storage.postgres.statements.runs import RunStatements
+from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
+from faststream_outbox.storage.postgres.statements import Statements
 from tests.backends import PostgresBackend
-from tests.storage.postgres.statements.test_rows import (
-    COUNTS,
+from tests.storage.postgres.statements.test_statements import (
     GROUPS,
     IDS,
+    LEASES,
     NUMBERS,
     OUTPUTS,
-    TEXTS,
     TOKEN,
-    TOKENS,
+    attempts,
     check_probes_only,
     explain,
+    failures,
 )
 
 STATES = "ARRAY['delayed', 'expired', 'parked', 'retrying']"
 ARGUMENTS = {
-    "read": f"NULL, {STATES}, 20",
-    "retry": "'q', 'k7'",
-    "release": "'q', 'k7'",
-    "park": "'q', 'k8', 'because'",
-    "skip": "'q', 'k7', 'because'",
+    "read_keys": {"queue": "NULL", "states": STATES, "limit": "20"},
+    "retry": {"queue": "'q'", "key": "'k7'"},
+    "release": {"queue": "'q'", "key": "'k7'"},
+    "park": {"queue": "'q'", "key": "'k8'", "reason": "'because'"},
+    "skip": {"queue": "'q'", "key": "'k7'", "reason": "'because'"},
 }
-FAILURES = f"{IDS}, {IDS}, {TEXTS}, {TEXTS}, {COUNTS}, {NUMBERS}, {NUMBERS}"
-SETTLE = (
-    f"{IDS}, {TOKENS}, {IDS}, {IDS}, {IDS}, {IDS}, {NUMBERS}, {COUNTS}, {NUMBERS}, {NUMBERS}, "
-    f"{GROUPS}::bigint[], {OUTPUTS}, {FAILURES}, {FAILURES}"
-)
+
+
+def of_run(batch: str) -> dict[str, str]:
+    return {f"{batch}_id": IDS, f"{batch}_head": IDS}
+
+
+SETTLE = {
+    **LEASES,
+    **of_run("done"),
+    **of_run("retried"),
+    "retried_delay": NUMBERS,
+    **attempts("retried"),
+    "output_of": f"{GROUPS}::bigint[]",
+    **OUTPUTS,
+    **of_run("buried"),
+    **failures("buried"),
+    **of_run("parked"),
+    **failures("parked"),
+}
 
 
 @pytest.fixture
@@ -54,19 +67,19 @@ async def fill(postgres: PostgresBackend, rows: int, *, keys: int) -> None:
 @pytest.mark.parametrize("mode", ["custom", "generic"])
 async def test_what_operators_do_in_a_large_table(postgres: PostgresBackend, mode: str) -> None:
     await fill(postgres, 100_000, keys=5_000)
-    statements = KeyStatements(postgres.outbox_table, postgres.dlq_table)
+    statements = Statements(postgres.outbox_table, postgres.dlq_table).operators
     async with postgres.engine.connect() as connection:
         for name, arguments in ARGUMENTS.items():
             plan = await explain(connection, getattr(statements, name), arguments, mode=mode)
             check_probes_only(plan)
         [walk] = [
             node
-            for node in await explain(connection, statements.read, ARGUMENTS["read"], mode=mode)
+            for node in await explain(connection, statements.read_keys, ARGUMENTS["read_keys"], mode=mode)
             if node["Node Type"] == "Recursive Union"
         ]
         assert walk["Actual Rows"] == 5_000, "from head to head, not from row to row"
-        few = "NULL, ARRAY['parked'], 1"
-        read = await explain(connection, statements.read, few, mode=mode)
+        few = {"queue": "NULL", "states": "ARRAY['parked']", "limit": "1"}
+        read = await explain(connection, statements.read_keys, few, mode=mode)
         [walk] = [node for node in read if node["Node Type"] == "Recursive Union"]
         assert walk["Actual Rows"] < 5_000, "and no further than to the last that is asked for"
 
@@ -75,8 +88,7 @@ async def test_what_operators_do_in_a_large_table(postgres: PostgresBackend, mod
 async def test_a_settle_that_parks(postgres: PostgresBackend, rows: int) -> None:
     await fill(postgres, rows, keys=1_000)
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}', lease_expires_at = now() WHERE id <= 500")
-    plain = Statements(postgres.outbox_table, postgres.dlq_table)
-    settle = RunStatements(postgres.outbox_table, postgres.dlq_table, plain).settle
+    settle = Statements(postgres.outbox_table, postgres.dlq_table).runs.settle
     async with postgres.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))

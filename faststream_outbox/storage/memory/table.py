@@ -1,0 +1,151 @@
+"""The rows of a store in memory, in a dict, and the changes that its lanes and operators make to them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.outcomes import Dead, FailureReason, clean_exception_text
+from faststream_outbox.storage.parking import Cause, with_cause, without_cause
+from faststream_outbox.storage.rows import NewRow, OutboxRow, to_datetime
+
+_NO_LEASE: Final = float("-inf")
+
+
+@dataclass(slots=True)
+class DeadRow:
+    """What the dead-letter table keeps of a row."""
+
+    original_id: int
+    row: OutboxRow
+    failed_at: datetime
+    failure_reason: FailureReason
+    last_exception: str | None
+
+    def __getitem__(self, column: str) -> Any:
+        """Read a column by its name, as from a row of the table."""
+        return getattr(self if column in self.__slots__ else self.row, column)
+
+
+class MemoryTable:
+    """Rows in a dict; `clock` returns epoch seconds and stands for the database's."""
+
+    def __init__(self, *, keep_dead: bool, clock: Callable[[], float]) -> None:
+        self.rows: dict[int, OutboxRow] = {}
+        self.dead: list[DeadRow] = []
+        self.clock = clock
+        self.shards = MemoryShards(lambda: self.clock())  # noqa: PLW0108 - tests may replace the clock
+        self._keep_dead = keep_dead
+        self._ids = count(1)
+
+    def bury(self, row: OutboxRow, outcome: Dead) -> None:
+        """Move a row to `dead`, as the dead-letter table would keep it."""
+        del self.rows[row.id]
+        if not self._keep_dead:
+            return
+        _write_failure(row, outcome)
+        row.headers_json = without_cause(row.headers_json)
+        text = clean_exception_text(outcome.last_exception)
+        self.dead.append(DeadRow(row.id, row, to_datetime(self.clock()), outcome.reason, text))
+
+    def park(self, row: OutboxRow, outcome: Dead) -> None:
+        """Keep a row at the head of its key, never due, with the cause among its headers."""
+        _write_failure(row, outcome)
+        unlease(row)
+        row.next_attempt_epoch = math.inf
+        cause = Cause(outcome.reason, clean_exception_text(outcome.last_exception), self.clock())
+        row.headers_json = with_cause(row.headers_json, cause)
+
+    def is_parked(self, row: OutboxRow) -> bool:
+        """Return whether a row waits in a key that is parked."""
+        place = (row.queue, row.entity_key)
+        return row.entity_key is not None and any(
+            (each.queue, each.entity_key) == place and each.next_attempt_epoch == math.inf
+            for each in self.rows.values()
+        )
+
+    def timer(self, queue: str, timer_id: str) -> OutboxRow | None:
+        """Return the row that has this timer."""
+        return next((r for r in self.rows.values() if (r.queue, r.timer_id) == (queue, timer_id)), None)
+
+    def add_unless_waiting(self, row: NewRow) -> tuple[int | None, OutboxRow | None]:
+        """Insert a row and return its id, or return the row that has its timer already."""
+        waiting = None if row.timer_id is None else self.timer(row.queue, row.timer_id)
+        if waiting is None:
+            return self.add(row), None
+        next(self._ids)  # Postgres too draws an id before it finds the conflict
+        return None, waiting
+
+    def add(self, row: NewRow) -> int:
+        """Insert a row and return its id."""
+        row_id, now = next(self._ids), self.clock()
+        self.rows[row_id] = OutboxRow(
+            id=row_id,
+            queue=row.queue,
+            entity_key=row.key,
+            payload=row.payload,
+            headers_json=row.headers_json,
+            timer_id=row.timer_id,
+            created_epoch=now,
+            next_attempt_epoch=due_of(row, now),
+            acquired_epoch=None,
+            acquired_token=None,
+            lease_expires_epoch=_NO_LEASE,
+            attempts_count=0,
+            deliveries_count=0,
+            first_attempt_epoch=None,
+            last_attempt_epoch=None,
+        )
+        return row_id
+
+
+class MemoryShards:
+    """The leases of shards: who holds which shard, and until when."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: dict[Shard, tuple[UUID, float]] = {}
+
+    def share(self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float) -> list[Shard]:
+        """Hold a fair share of each queue's shards."""
+        now = self._clock()
+        wanted = [
+            lease.shard
+            for queue in queues
+            for lease in fair_share([self._lease(Shard(queue, n), now) for n in range(count)], holder.token)
+        ]
+        self._held.update(dict.fromkeys(wanted, (holder.token, now + lease_seconds)))
+        return wanted
+
+    def _lease(self, shard: Shard, now: float) -> ShardLease:
+        token, until = self._held.get(shard, (None, now))
+        return ShardLease(shard, token, until > now)
+
+    def leave(self, token: UUID, queues: Sequence[str]) -> None:
+        """Give up the holder's shards."""
+        gone = [shard for shard, (holder, _) in self._held.items() if holder == token and shard.queue in queues]
+        for shard in gone:
+            del self._held[shard]
+
+
+def unlease(row: OutboxRow) -> None:
+    """Make a row free."""
+    row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+
+
+def _write_failure(row: OutboxRow, outcome: Dead) -> None:
+    if outcome.attempts_count is not None:
+        row.attempts_count = outcome.attempts_count
+    if outcome.first_attempt_at is not None:
+        row.first_attempt_epoch = outcome.first_attempt_at.timestamp()
+    if outcome.last_attempt_at is not None:
+        row.last_attempt_epoch = outcome.last_attempt_at.timestamp()
+
+
+def due_of(row: NewRow, now: float) -> float:
+    """Return when a new row is due."""
+    return row.due_epoch if row.due_epoch is not None else now + (row.delay_seconds or 0.0)

@@ -1,0 +1,92 @@
+"""The statements that claim rows without a key, renew or release their leases, and say when the next row is due."""
+
+from typing import Final
+
+from sqlalchemy import Table
+
+from faststream_outbox.storage.postgres.statements.statement import LEASE, LEASES, ROW, Columns, Statement, epoch, held
+from faststream_outbox.storage.schema.tables import quoted_name
+
+# Among how many suspects of a queue, the first ones, the one whose lease expired first is searched.
+SUSPECTS_COMPARED: Final = 1000
+
+# The columns of a row that was just claimed: the claimer knows its token.
+_CLAIMED_ROW: Final = ROW.replace("o.acquired_token", "NULL::uuid")
+# Queues in the order in which they are claimed: how many rows each gives at most, and the position to start from.
+QUOTAS: Final = Columns("claim", queue="text", quota="bigint", at="float8", id="bigint")
+# Queues, each with a position to start from or to end at.
+POSITIONS: Final = Columns("position", queue="text", at="float8", id="bigint")
+RELEASED: Final = Columns("released", id="bigint", token="uuid", suspect="bool")  # noqa: S106 - a type, no password
+
+
+class ClaimStatements:
+    """The statements that lease rows without a key, for one outbox."""
+
+    def __init__(self, outbox: Table) -> None:
+        self._outbox = quoted_name(outbox.name, outbox.schema)
+        self.claim = self._claim()
+        self.claim_suspect = self._claim_suspect()
+        self.renew = self._renew()
+        self.release = self._release()
+        self.next_due = self._next_due()
+
+    def _claim(self) -> Statement:
+        # Nothing above the locks sorts, so a row is locked only when it is claimed.
+        return Statement(f"""WITH ready AS (
+  SELECT o.id FROM {QUOTAS.unnest("q")}
+   CROSS JOIN LATERAL (
+    SELECT o.id FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now() AND o.acquired_token IS NULL
+       AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
+     ORDER BY o.next_attempt_at, o.id LIMIT q.quota FOR UPDATE SKIP LOCKED) o
+   LIMIT :limit::bigint)
+UPDATE {self._outbox} o SET {LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_CLAIMED_ROW}""")
+
+    def _claim_suspect(self) -> Statement:
+        # Read up to where claims have come: every claimed row lies before that, and the backlog behind is not read.
+        # The lease that expired first comes first: a row that kills its process each time does not hold up the others.
+        # The conditions stand twice: the search reads a snapshot, the lock checks the newest version.
+        return Statement(f"""WITH seen AS (
+  SELECT o.id FROM {POSITIONS.unnest("q")}
+   CROSS JOIN LATERAL (
+    SELECT o.id FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
+       AND (o.next_attempt_at, o.id) <= (to_timestamp(q.at), q.id)
+       AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
+     ORDER BY o.next_attempt_at, o.id LIMIT {SUSPECTS_COMPARED}) o),
+one AS (
+  SELECT o.id FROM {self._outbox} o
+   WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen))
+     AND o.acquired_token IS NOT NULL AND o.lease_expires_at <= now()
+   ORDER BY o.lease_expires_at, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+UPDATE {self._outbox} o SET {LEASE}
+ WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_CLAIMED_ROW}""")
+
+    def _renew(self) -> Statement:
+        # SKIP LOCKED: one row that another transaction has locked must not delay the renewal of the others.
+        return Statement(f"""WITH mine AS MATERIALIZED (
+  SELECT o.id FROM {self._outbox} o WHERE o.id = ANY ({LEASES["id"]}) AND o.acquired_token = ANY ({LEASES["token"]})
+     FOR UPDATE SKIP LOCKED)
+UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => :lease_seconds::float8)
+  FROM {LEASES.unnest("l")}
+ WHERE o.id = ANY (ARRAY(SELECT mine.id FROM mine)) AND o.id = l.id AND o.acquired_token = l.token
+RETURNING l.id, l.token""")
+
+    def _release(self) -> Statement:
+        # A suspect is a row with a token whose lease is over. It stays one, under a new token that no process knows.
+        return Statement(f"""UPDATE {self._outbox} o SET acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
+       acquired_token = CASE WHEN l.suspect THEN gen_random_uuid() END,
+       lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
+  FROM {RELEASED.unnest("l")}
+ WHERE {held(RELEASED)} RETURNING l.id, l.token""")
+
+    def _next_due(self) -> Statement:
+        # From the watermark on, as a claim does: rows before it are left to the sweep.
+        return Statement(f"""SELECT min(o.at) - {epoch("now()")}
+  FROM {POSITIONS.unnest("q")}
+ CROSS JOIN LATERAL (
+  SELECT {epoch("o.next_attempt_at")} AS at FROM {self._outbox} o
+   WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.acquired_token IS NULL
+     AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
+   ORDER BY o.next_attempt_at, o.id LIMIT 1) o""")
