@@ -10,7 +10,6 @@ from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.engine.giving_up import OnDead, check_on_dead
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.relay.cloudevents import cloudevents_headers
 from faststream_outbox.relay.forwarder import Forwarder
@@ -20,7 +19,7 @@ from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.runtime.events import describe
 from faststream_outbox.runtime.timeouts import within
-from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage import OutboxRow, Settlement
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
 from faststream_outbox.subscriber.judge import Judge
@@ -157,7 +156,7 @@ class Relay:
             raise
         return None
 
-    async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
+    async def _forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         assert self._forwarder is not None  # noqa: S101 - made before the pipeline starts
         return await self._forwarder.forward(rows)
 

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from faststream_outbox.engine.handling import Handle as HandleRows
-from faststream_outbox.engine.handling import Handled
+from faststream_outbox.engine.dispatch.dispatcher import Handle as HandleRows
 from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
@@ -39,9 +38,9 @@ class Reports(Monitor):
 def one_by_one(handle: Handle) -> HandleRows:
     """Make what a pipeline takes of something that handles one row."""
 
-    async def handle_rows(rows: Sequence[OutboxRow]) -> Handled:
+    async def handle_rows(rows: Sequence[OutboxRow]) -> list[Settlement]:
         [row] = rows
-        return Handled([Settlement(row.lease, await handle(row))])
+        return [Settlement(row.lease, await handle(row))]
 
     return handle_rows
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -240,7 +241,7 @@ class Worker(SoakProcess):
         self.history.write(Asked, question.call, asks)
         return question
 
-    def _answer(self, asked: Question, held: frozenset[Lease], *, complete: bool = True) -> None:
+    def _answer(self, asked: Question, held: AbstractSet[Lease], *, complete: bool = True) -> None:
         mine = [(asked.names[lease], lease.token.hex) for lease in held if lease in asked.names]
         self.history.write(Answered, asked.call, mine, complete)
         if len(mine) < len(held):

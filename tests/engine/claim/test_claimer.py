@@ -24,7 +24,7 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.ordering import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering import RunClaim
 from tests.backends import Backend, MemoryBackend
 from tests.engine.pipelines import fill, one_by_one, running
 from tests.engine.slow_store import SlowBackend
@@ -124,7 +124,7 @@ class WatchedConnection(MemoryConnection):
         self._store.claims.append("keys")
         return claim
 
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         settled = await super().settle(settlements)
         await asyncio.sleep(self._store.settling)
         return settled

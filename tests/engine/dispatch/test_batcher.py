@@ -33,7 +33,7 @@ def admit(ledger: Ledger, some: list[OutboxRow]) -> None:
 
 
 def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
-    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, company=company)) for row in some]
+    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, batch_size=company)) for row in some]
 
 
 async def gather(batcher: Batcher) -> int:

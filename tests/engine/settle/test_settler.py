@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
 from faststream_outbox.engine.settle import settle_retries, settler
 from faststream_outbox.storage import (
     Ack,
     Dead,
+    Lease,
     NewRow,
     OutboxRow,
     Outcome,
@@ -24,7 +24,6 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.memory.store import MemoryStore
-from faststream_outbox.storage.ordering import AnySettlement
 from tests.backends import MemoryBackend
 from tests.engine.pipelines import Reports, fill, running
 from tests.waiting import until_empty
@@ -56,10 +55,12 @@ class ScribeStore(MemoryStore):
 class ScribeConnection(MemoryConnection):
     _store: ScribeStore
 
-    async def settle(self, settlements: Iterable[AnySettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         settlements = list(settlements)
         self._store.batches.append([settlement.outcome for settlement in settlements])
-        refused = {s.lease: RuntimeError("refused") for s in settlements if self._store.refuse(s.outcome)}
+        refused: dict[Lease, Exception] = {
+            s.lease: RuntimeError("refused") for s in settlements if self._store.refuse(s.outcome)
+        }
         settled = await super().settle(s for s in settlements if s.lease not in refused)
         return Settled(settled.held, settled.lost, refused)
 
@@ -189,7 +190,7 @@ async def test_what_is_refused_for_good_is_written_when_it_is_no_longer(
     backend: ScribeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle_retries, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(settler, "_PUT_OFF_SECONDS", 0.05)
+    monkeypatch.setattr(settler, "_DELAY_AFTER_REFUSAL", 0.05)
     backend.scribe.refuse = lambda outcome: isinstance(outcome, Dead)
     await fill(backend, 1)
     reports = Reports()
@@ -229,9 +230,9 @@ async def test_a_row_of_which_everything_is_refused_is_left_to_its_lease(
 async def test_a_group_is_not_torn_by_the_end_of_one_of_its_leases(backend: ScribeBackend) -> None:
     """What is left of it would be deleted as if it were all of it, without the answer that the other one carries."""
 
-    async def handle(rows: Sequence[OutboxRow]) -> Handled:
+    async def handle(rows: Sequence[OutboxRow]) -> list[Settlement]:
         answers = (NewRow("answers", b"to all of them"),)
-        return Handled([Settlement(row.lease, Ack(() if n else answers), group=1) for n, row in enumerate(rows)])
+        return [Settlement(row.lease, Ack(() if n else answers), group=1) for n, row in enumerate(rows)]
 
     pipeline = Pipeline(
         backend.store, ["q"], handle, options=PipelineOptions(max_records=3, max_interval=0.1), monitor=Reports()

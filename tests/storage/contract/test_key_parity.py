@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Park, Retry
-from faststream_outbox.storage.ordering import KeyAction, ParkKey, ReleaseKey, RetryKey, Run, RunSettlement, SkipKey
+from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Park, Retry, Settlement
+from faststream_outbox.storage.ordering import KeyAction, ParkKey, ReleaseKey, RetryKey, Run, SkipKey
 from tests.backends import Backend
 from tests.storage.contract.random_histories import tell
 from tests.storage.contract.test_runs import begun
@@ -48,7 +48,7 @@ class Player:
             outcomes.append(rng.choice(last))
             if rng.random() < 0.5:
                 rows = zip(run.rows, outcomes, strict=False)
-                settlements.append(RunSettlement(run.lease, [(row.id, outcome) for row, outcome in rows]))
+                settlements.append(Settlement.of_run(run.lease, [(row.id, outcome) for row, outcome in rows]))
         held = []
         async with self.backend.store.connect() as lane:
             for settlement in settlements:

@@ -1,6 +1,7 @@
 """One random history, told to memory and to Postgres: they answer alike at every step."""
 
 import random
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 import pytest
@@ -114,7 +115,7 @@ class Player:
         return timedelta(seconds=rng.choice([0, 0, 0, 2000, 4000]))
 
     @staticmethod
-    def _ids(leases: frozenset[object]) -> list[int]:
+    def _ids(leases: AbstractSet[object]) -> list[int]:
         return sorted(lease[0] for lease in leases)  # type: ignore[index]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from faststream_outbox.storage import Ack, ClaimCursor, Dead, Lease, NewRow, Outcome, Park, Retry, Settlement
 from faststream_outbox.storage.checks import encode_headers
-from faststream_outbox.storage.ordering import RunSettlement
 from faststream_outbox.storage.parking import PARKED, cause_in
 from tests.backends import Backend, PostgresBackend
 from tests.storage.contract.test_runs import begun, claim, fill, payloads, settle, strategy
@@ -104,7 +103,7 @@ async def test_many_keys_are_settled_together_and_each_in_its_way(backend: Backe
     }
     async with backend.store.connect() as lane:
         settled = await lane.settle(
-            RunSettlement(runs[key].lease, [(row.id, o) for row, o in zip(runs[key].rows, its, strict=False)])
+            Settlement.of_run(runs[key].lease, [(row.id, o) for row, o in zip(runs[key].rows, its, strict=False)])
             for key, its in outcomes.items()
         )
     assert settled.held == {run.lease for run in runs.values()}
@@ -144,7 +143,9 @@ async def test_without_a_dead_letter_table(postgres: PostgresBackend) -> None:
     a, b = (await claim(other, cursor=begun())).runs
     async with other.store.connect() as lane:
         outcomes: list[tuple[int, Outcome]] = [(a.rows[0].id, Dead("rejected")), (a.rows[1].id, POISON)]
-        settled = await lane.settle([RunSettlement(a.lease, outcomes), RunSettlement(b.lease, [(b.rows[0].id, Ack())])])
+        settled = await lane.settle(
+            [Settlement.of_run(a.lease, outcomes), Settlement.of_run(b.lease, [(b.rows[0].id, Ack())])]
+        )
     assert settled.held == {a.lease, b.lease}
     head, _ = await other.rows()
     assert (head.id, cause_in(head.headers_json).reason) == (a.rows[1].id, "retry_terminal")
@@ -154,7 +155,7 @@ def test_nothing_is_settled_behind_a_parked_row() -> None:
     import uuid  # noqa: PLC0415 - only here
 
     with pytest.raises(ValueError, match="blocks its key"):
-        RunSettlement(Lease(1, uuid.uuid4()), [(1, POISON), (2, Ack())])
+        Settlement.of_run(Lease(1, uuid.uuid4()), [(1, POISON), (2, Ack())])
     with pytest.raises(TypeError, match=r"Park\(Dead"):
         Park("rejected")  # type: ignore[arg-type]  # what is refused
 

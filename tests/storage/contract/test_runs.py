@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Park, Retry, Settled
+from faststream_outbox.storage import Ack, Dead, Lease, NewRow, Outcome, Park, Retry, Settled, Settlement
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -14,7 +14,6 @@ from faststream_outbox.storage.ordering import (
     OwnShards,
     Run,
     RunClaim,
-    RunSettlement,
     Shard,
 )
 from tests.backends import Backend
@@ -71,7 +70,7 @@ async def fill(backend: Backend, *keys: str) -> None:
 async def settle(backend: Backend, run: Run, *outcomes: Outcome) -> Settled:
     async with backend.store.connect() as lane:
         rows = zip(run.rows, outcomes, strict=False)
-        return await lane.settle([RunSettlement(run.lease, [(row.id, outcome) for row, outcome in rows])])
+        return await lane.settle([Settlement.of_run(run.lease, [(row.id, outcome) for row, outcome in rows])])
 
 
 def payloads(claimed: RunClaim) -> dict[str | None, list[bytes]]:
@@ -276,9 +275,9 @@ def test_a_settlement_begins_with_the_head_and_ends_with_a_retry() -> None:
     import uuid  # noqa: PLC0415 - only here
 
     lease = Lease(1, uuid.uuid4())
-    with pytest.raises(ValueError, match="first row"):
-        RunSettlement(lease, [])
+    with pytest.raises(ValueError, match="begin with that of its head"):
+        Settlement.of_run(lease, [])
     with pytest.raises(ValueError, match="head"):
-        RunSettlement(lease, [(2, Ack())])
+        Settlement.of_run(lease, [(2, Ack())])
     with pytest.raises(ValueError, match="blocks its key"):
-        RunSettlement(lease, [(1, Retry(0.0, 1)), (2, Ack())])
+        Settlement.of_run(lease, [(1, Retry(0.0, 1)), (2, Ack())])

@@ -19,7 +19,7 @@ from faststream_outbox import OutboxBroker, OutboxResponse, make_outbox_table
 from faststream_outbox._faststream import SubscriberUsecase
 from faststream_outbox.annotations import ContextRepo, Logger, OutboxMessage
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.subscriber.fast_path.fast_path import FastPath, is_straight
+from faststream_outbox.subscriber.fast_path import FastPath, has_fast_path
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
@@ -100,7 +100,7 @@ async def opened(broker: OutboxBroker) -> tuple[OutboxSubscriber, FastPath]:
     assert isinstance(subscriber, OutboxSubscriber)
     broker.config.logger._setup(broker.config.context)
     await SubscriberUsecase.start(subscriber)
-    assert is_straight(subscriber.calls, subscriber.ack_policy)
+    assert has_fast_path(subscriber.calls, subscriber.ack_policy)
     config = subscriber._outer_config
     shortcut = FastPath(subscriber, subscriber.calls[0], config, subscriber.ack_policy, no_reply=False)
     assert shortcut.is_open
