@@ -96,8 +96,7 @@ async def test_a_full_batch_does_not_wait(postgres: PostgresBackend) -> None:
     async with started(broker):
         await publish(broker, postgres, 1, 2)
         await publish(broker, postgres, 3)
-        async with asyncio.timeout(30):
-            await until_empty(postgres)
+        await until_empty(postgres, seconds=15)
     assert calls == [[1, 2, 3]]
 
 
