@@ -28,7 +28,7 @@ sys.exit(7)
 
 def test_command_gets_the_dsn_and_gives_its_exit_code(start_python: StartPython) -> None:
     process = start_python(*MODULE, "--fast", "--", sys.executable, "-c", COMMAND)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (7, "off\n", "")
 
 
@@ -47,7 +47,7 @@ async def test_waits_for_its_end_and_keeps_the_data(
     dsn = process.stdout.readline().strip()
     assert await fetch(dsn, "SHOW data_directory") == str(open_dir / "data")
     os.killpg(process.pid, number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (code, "")
     port = urlsplit(dsn).port
     assert port is not None
@@ -57,7 +57,7 @@ async def test_waits_for_its_end_and_keeps_the_data(
 
 def test_command_that_a_signal_ends_gives_the_shells_code(start_python: StartPython) -> None:
     process = start_python(*MODULE, "--fast", "--", "sh", "-c", "kill -KILL $$")
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 137
 
 
@@ -76,7 +76,7 @@ def test_end_is_passed_on_to_the_command(start_python: StartPython) -> None:
     process.terminate()
     assert process.stdout.readline() == "more\n"
     process.terminate()
-    assert process.wait(timeout=20) == 9
+    assert process.wait(timeout=120) == 9
 
 
 def test_ctrl_c_is_left_to_the_command(start_python: StartPython) -> None:
@@ -86,19 +86,26 @@ def test_ctrl_c_is_left_to_the_command(start_python: StartPython) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=20) == 9
+    assert process.wait(timeout=120) == 9
 
 
-def test_missing_command_is_told(start_python: StartPython) -> None:
+def test_command_inherits_an_ignored_ctrl_c(start_python: StartPython) -> None:
+    script = "import signal; print(signal.getsignal(signal.SIGINT).name)"
+    process = start_python(*MODULE, "--fast", "--", sys.executable, "-c", script, sigint=signal.SIG_IGN)
+    output, _ = process.communicate(timeout=120)
+    assert output == "SIG_IGN\n"
+
+
+def test_missing_command_is_an_error(start_python: StartPython) -> None:
     process = start_python(*MODULE, "--fast", "--", "no-such-command")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 127
     assert "no command 'no-such-command'" in errors
 
 
-def test_errors_are_told_without_a_traceback(start_python: StartPython, tmp_path: Path) -> None:
+def test_errors_are_printed_without_a_traceback(start_python: StartPython, tmp_path: Path) -> None:
     process = start_python(*MODULE, "--bin-dir", str(tmp_path))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "holds no postgres and no initdb" in errors
     assert "Traceback" not in errors

@@ -54,7 +54,7 @@ def run_tests(start_python: StartPython, tmp_path: Path) -> Callable[..., str]:
 
     def run(*arguments: str, **env: str) -> str:
         process = start_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, cwd=tmp_path, env=env)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, output + errors
         return output
 

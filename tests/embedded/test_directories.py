@@ -1,4 +1,4 @@
-"""A data directory that outlives its server."""
+"""A data directory that outlives its server, and temporary directories that do not outlive their owner."""
 
 import fcntl
 import os
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from faststream_outbox.embedded import DataDirError, EmbeddedPostgres, cluster
-from faststream_outbox.embedded.account import account_to_run_as
+from faststream_outbox.embedded import DataDirError, EmbeddedPostgres, directories
+from faststream_outbox.embedded.programs import find_account
 
 Fetch = Callable[..., Any]
 
@@ -49,18 +49,18 @@ def test_directory_of_another_version_is_refused(used_data_dir: Path) -> None:
 
 
 def test_directory_in_use_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(directories, "_LOCK_PATIENCE", 0.1)
     with EmbeddedPostgres(data_dir=data_dir, fast=True) as first:
         with pytest.raises(DataDirError, match="in use by another running server"):
             EmbeddedPostgres(data_dir=data_dir, fast=True).start()
         assert first.pid is not None
 
 
-def test_directory_in_use_is_refused_without_file_locks(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(_descriptor: int, _operation: int) -> None:
-        raise OSError
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+def test_directory_in_use_by_a_server_that_was_started_another_way_is_refused(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only EmbeddedPostgres locks the directory; PostgreSQL's own lock file remains.
+    monkeypatch.setattr(fcntl, "flock", lambda _descriptor, _operation: None)
     with EmbeddedPostgres(data_dir=data_dir, fast=True) as first:
         with pytest.raises(DataDirError, match="in use by another running server"):
             EmbeddedPostgres(data_dir=data_dir, fast=True).start()
@@ -72,21 +72,35 @@ def test_directory_of_something_else_is_refused_and_left_alone(open_dir: Path) -
     photos.mkdir()
     (photos / "cat.jpg").touch()
     if os.geteuid() == 0:
-        account = account_to_run_as(None)
+        account = find_account(None)
         assert account is not None
-        os.chown(photos, account.uid, account.gid)
-    with pytest.raises(DataDirError, match="not a PostgreSQL data directory"):
+        os.chown(photos, account.pw_uid, account.pw_gid)
+    with pytest.raises(DataDirError, match="EmbeddedPostgres did not make it"):
         EmbeddedPostgres(data_dir=photos).start()
     assert [file.name for file in photos.iterdir()] == ["cat.jpg"]
 
 
 def test_cluster_of_unknown_password_is_refused(used_data_dir: Path) -> None:
     (used_data_dir / "faststream_outbox_password").unlink()
-    with pytest.raises(DataDirError, match="password is not known"):
+    with pytest.raises(DataDirError, match=r"faststream_outbox_password. is missing"):
         EmbeddedPostgres(data_dir=used_data_dir).start()
 
 
 def test_file_instead_of_a_directory_is_refused(open_dir: Path) -> None:
     (open_dir / "file").touch()
-    with pytest.raises(DataDirError, match="not a directory"):
+    with pytest.raises(DataDirError, match="Not a directory"):
         EmbeddedPostgres(data_dir=open_dir / "file").start()
+
+
+def test_directories_of_dead_owners_are_removed_and_others_are_not(open_dir: Path) -> None:
+    names = {f"{directories.PREFIX}{owner}" for owner in ("dead", "alive", "young")} | {"else"}
+    for name in names:
+        (open_dir / name / "data").mkdir(parents=True)
+        if not name.endswith("young"):
+            os.utime(open_dir / name, (0, 0))
+    alive = os.open(open_dir / f"{directories.PREFIX}alive", os.O_RDONLY)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    with EmbeddedPostgres(temp_dir=open_dir, fast=True):
+        pass
+    os.close(alive)
+    assert {path.name for path in open_dir.iterdir()} == names - {f"{directories.PREFIX}dead"}

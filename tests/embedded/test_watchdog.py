@@ -1,7 +1,6 @@
-"""What becomes of a server when the process that owns it goes, in whatever way."""
+"""A server ends with its owner: after Ctrl-C, an exit, a kill, and for forked children."""
 
 import asyncio
-import fcntl
 import os
 import signal
 import subprocess
@@ -111,7 +110,7 @@ def test_ctrl_c_cleans_up(owner: str, start_python: StartPython, open_dir: Path,
     process = start_python("-c", owner, str(open_dir))
     port = read_port(process)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     # The end by KeyboardInterrupt shows that Python itself cleaned up.
     assert "KeyboardInterrupt" in errors
     assert not is_listening(port)
@@ -122,7 +121,7 @@ def test_ctrl_c_leaves_the_server_to_its_owner(start_python: StartPython, open_d
     process = start_python("-c", TIDY_OWNER, str(open_dir))
     read_port(process)
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, "finished\n", "")
 
 
@@ -133,14 +132,14 @@ def test_ctrl_c_during_the_start_cleans_up(
     process = start_python("-c", owner, str(open_dir))
     wait_until(lambda: any(open_dir.glob("*/data/base")))
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert list(open_dir.iterdir()) == []
 
 
 def test_exit_without_close_cleans_up(start_python: StartPython, open_dir: Path, is_listening: IsListening) -> None:
     process = start_python("-c", FORGETFUL_OWNER, str(open_dir))
     port = read_port(process)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert not is_listening(port)
     assert list(open_dir.iterdir()) == []
 
@@ -158,7 +157,7 @@ def test_killed_owner_does_not_leave_its_server_running(
     assert is_listening(port)
     # The whole group: neither server nor watchdog may share it with the owner.
     os.killpg(process.pid, number)
-    assert process.wait(timeout=20) == -number
+    assert process.wait(timeout=120) == -number
     wait_until(lambda: not is_listening(port) and not list(open_dir.iterdir()))
 
 
@@ -213,24 +212,10 @@ async def test_data_directory_of_a_killed_owner_can_be_used_at_once(
         assert await fetch(server.dsn, "SELECT id FROM kept") == 7
 
 
-def test_directories_of_dead_owners_are_removed_and_others_are_not(open_dir: Path) -> None:
-    names = ("faststream-outbox-pg-dead", "faststream-outbox-pg-alive", "faststream-outbox-pg-young", "else")
-    for name in names:
-        (open_dir / name).mkdir()
-        (open_dir / name / "owner.lock").touch()
-        if not name.endswith("young"):
-            os.utime(open_dir / name, (0, 0))
-    with (open_dir / "faststream-outbox-pg-alive" / "owner.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with EmbeddedPostgres(temp_dir=open_dir, fast=True):
-            pass
-    assert {path.name for path in open_dir.iterdir()} == set(names) - {"faststream-outbox-pg-dead"}
-
-
 def test_no_process_is_left_as_our_child(open_dir: Path) -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if not children.exists():
-        pytest.skip("this system does not tell the children of a process")
+        pytest.skip("this system does not list the children of a process")
     before = children.read_text()
     with EmbeddedPostgres(temp_dir=open_dir, fast=True):
         assert children.read_text() != before
