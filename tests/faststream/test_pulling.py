@@ -36,7 +36,7 @@ async def test_get_one_is_refused_where_there_are_handlers(environment: Environm
     async def handle(body: str) -> None: ...
 
     async with environment.running(broker):
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match="has handlers"):
             await subscriber.get_one(timeout=0.01)
 
 
