@@ -6,7 +6,12 @@ VENV ?= test
 # One more than there are cores: many tests wait, for a lease to run out or a server to come back.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
-.PHONY: help demo test lint bench peers plot docs soak clean
+# What `make check` runs: tables of what is decided, the store's contract, and messages through a broker, on one driver.
+CHECKED := tests/test_fake.py tests/test_integration.py tests/test_retry.py tests/test_unit.py tests/engine/claim \
+  tests/engine/dispatch tests/engine/settle tests/runtime tests/storage/contract tests/storage/ordering \
+  tests/subscriber/test_judge.py tests/broker/test_ordering.py tests/broker/test_publishing.py tests/faststream/test_imports.py
+
+.PHONY: help demo check test lint bench peers plot docs soak clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -14,6 +19,11 @@ help:  ## this list
 
 demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, Kafka, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
+
+check: .venvs/test/.ready  ## before each commit, in two minutes: ruff, what decides, the store on one driver and in memory, a broker
+	@.venvs/test/bin/ruff check .
+	@.venvs/test/bin/ruff format --check .
+	@.venvs/test/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -k "not psycopg" $(CHECKED) $(ARGS)
 
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
 	@.venvs/$(VENV)/bin/python -m tests.servers.kafka_jars || true

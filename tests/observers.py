@@ -1,4 +1,4 @@
-"""What was heard, and what was reported, for tests to await."""
+"""What was notified, reported and woken, recorded for tests to await."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,24 +12,24 @@ LISTENERS = """SELECT pid FROM pg_stat_activity
    AND pid <> pg_backend_pid()"""
 
 
-class Ears:
-    """Hears queues, and waits for one."""
+class NotifiedQueues:
+    """Records the queues that were notified, and waits for one."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.queues: list[str] = []
         self._news = asyncio.Event()
 
     def __call__(self, queue: str) -> None:
-        self.heard.append(queue)
+        self.queues.append(queue)
         self._news.set()
 
     async def until(self, queue: str) -> list[str]:
-        """Wait for a queue, and give all that was heard up to then."""
+        """Wait for a queue, and return all that were notified until then."""
         async with asyncio.timeout(30):
-            while queue not in self.heard:
+            while queue not in self.queues:
                 self._news.clear()
                 await self._news.wait()
-        return self.heard
+        return self.queues
 
 
 class Reports(Monitor):
@@ -48,7 +48,7 @@ class Reports(Monitor):
         return [found for found in self.events if found["event"] == event]
 
     async def until(self, event: str, *, count: int = 1, seconds: float = 60) -> dict[str, Any]:
-        """Wait until there are so many of an event, and give the last."""
+        """Wait until there are so many of an event, and return the last."""
         async with asyncio.timeout(seconds):
             while len(self.named(event)) < count:
                 self._news.clear()
@@ -56,22 +56,22 @@ class Reports(Monitor):
         return self.named(event)[-1]
 
 
-class Bell:
-    """A subscriber's `wake`, counted and awaited."""
+class Wakes:
+    """A subscriber's `wake`: counts its calls, and waits for one."""
 
     def __init__(self) -> None:
-        self.rings = 0
-        self._rung = asyncio.Event()
+        self.count = 0
+        self._called = asyncio.Event()
 
     def __call__(self) -> None:
-        self.rings += 1
-        self._rung.set()
+        self.count += 1
+        self._called.set()
 
-    async def rung(self) -> None:
-        """Wait for the next ring since the last wait."""
+    async def next(self) -> None:
+        """Wait for the next call since the last wait."""
         async with asyncio.timeout(30):
-            await self._rung.wait()
-        self._rung.clear()
+            await self._called.wait()
+        self._called.clear()
 
 
 def calls() -> tuple[list[str], Callable[[str], Callable[[], None]]]:

@@ -128,7 +128,7 @@ async def test_subscribers_drain_side_by_side() -> None:
         task = asyncio.create_task(broker.stop())
         await asyncio.sleep(0)
         stopping.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await task
         assert client_of(broker).rows == []
 

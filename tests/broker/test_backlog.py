@@ -129,7 +129,7 @@ async def test_a_table_that_is_away_for_a_while(postgres: PostgresBackend, caplo
     logger.log.side_effect = lambda *_, extra, **__: failed.set() if extra["event"] == "backlog_failed" else None
     events = Events(backlog_interval=OFTEN)
     async with running(make_broker(postgres, events, logger=logger)):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await failed.wait()
         await postgres.run("ALTER TABLE away RENAME TO outbox")
         await events.wait_for("backlog", queue="a", ready=1)
@@ -184,7 +184,7 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_looked_at(caplog: pyt
     store.wanted = 1
     watch = BacklogWatch(store, [], Reports(), interval=OFTEN)
     watch.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await store.counted.wait()
     await watch.stop()
     gc.collect()
@@ -196,7 +196,7 @@ async def test_stopping_does_not_wait_for_a_count() -> None:
     watch = BacklogWatch(store, [], Reports(), interval=OFTEN)
     watch.start()
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await watch.stop()
     assert not watch.alive
 

@@ -584,7 +584,7 @@ async def renew(connection: AsyncConnection, postgres: PostgresBackend) -> None:
 
 async def commit_when_waited_for(connection: AsyncConnection) -> None:
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not (await connection.execute(waiting)).scalar_one():
             await connection.execute(text("SELECT pg_sleep(0.01), pg_stat_clear_snapshot()"))
     await connection.commit()
@@ -682,7 +682,7 @@ async def test_a_message_that_was_taken_has_no_session(postgres: PostgresBackend
     subscriber = broker.subscriber("q")
     await publish(broker, postgres, 7)
     async with started(broker):
-        message = await subscriber.get_one(timeout=10)
+        message = await subscriber.get_one(timeout=60)
         assert message is not None
         with pytest.raises(RuntimeError, match="while its handler runs"):
             _ = message.session

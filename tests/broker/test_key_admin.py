@@ -11,6 +11,7 @@ from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, started
 from tests.broker.test_ordering import publish_keyed
 from tests.broker.test_parking import parked, until_parked
+from tests.observers import LISTENERS
 from tests.waiting import until, until_empty
 
 
@@ -191,7 +192,7 @@ async def test_subscribers_are_woken_wherever_the_operator_is(postgres: Postgres
     await bank.publish(2, 3)
     async with started(bank.broker):
         await until_parked(postgres)
-        await asyncio.sleep(0.1)  # until its ear is open
+        await until(lambda: postgres.run(LISTENERS))
         bank.poison = None
         if where == "in a broker that is connected":
             await operator.connect()
@@ -199,7 +200,7 @@ async def test_subscribers_are_woken_wherever_the_operator_is(postgres: Postgres
         reason = {"reason": "x"} if verb == "skip_key" else {}
         async with postgres.transaction() as session:
             assert await getattr(operator, verb)(queue="q", key="a", session=session, **reason)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await bank.woken.wait()
         await until_empty(postgres)
         await operator.stop()

@@ -36,7 +36,7 @@ class Heard(logging.Handler):
         return record.levelno, {name: value for name, value in vars(record).items() if name not in STANDARD}
 
     async def wait_for(self, event: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.of(event):
                 self._changed.clear()
                 await self._changed.wait()
@@ -104,7 +104,7 @@ async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend, heard: He
 
     async with running(broker):
         await publish(postgres, broker, [1])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await started.wait()
     level, fields = heard.one("drain_timeout")
     assert level == logging.WARNING

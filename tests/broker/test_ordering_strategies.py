@@ -259,7 +259,7 @@ async def test_messages_are_pulled_whatever_the_strategy(postgres: PostgresBacke
     await publish_keyed(broker, postgres, ("a", 1), ("a", 2))
     async with started(broker):
         for number in (1, 2):
-            message = await subscriber.get_one(timeout=20)
+            message = await subscriber.get_one(timeout=60)
             assert message is not None
             assert (await message.decode())["number"] == number  # type: ignore[index]
             await message.ack()

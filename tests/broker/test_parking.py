@@ -187,10 +187,10 @@ async def test_a_message_that_is_pulled_is_parked(postgres: PostgresBackend) -> 
     subscriber = broker.subscriber("q", on_dead="park", max_deliveries=1)
     await publish_keyed(broker, postgres, ("a", 1), ("b", 1))
     async with started(broker):
-        message = await subscriber.get_one(timeout=10)
+        message = await subscriber.get_one(timeout=60)
         assert message is not None
         await message.reject()
-        other = await subscriber.get_one(timeout=10)
+        other = await subscriber.get_one(timeout=60)
         assert other is not None
         await other.nack(delay=0)
         assert await subscriber.get_one(timeout=0.5) is None

@@ -253,14 +253,6 @@ async def test_a_response_with_a_session_is_part_of_its_transaction(postgres: Po
     assert [row.payload for row in await postgres.rows() if row.queue == "next"] == [b"in the session"]
 
 
-async def test_requests_are_refused_with_a_reason(postgres: PostgresBackend) -> None:
-    broker = broker_on(postgres)
-    with pytest.raises(NotImplementedError, match="reply_to"):
-        await broker.request(1, queue="q")
-    with pytest.raises(NotImplementedError, match="reply_to"):
-        await broker.publisher("q").request(1)
-
-
 async def test_a_broker_without_an_engine_only_publishes(postgres: PostgresBackend) -> None:
     broker = OutboxBroker(outbox_table=postgres.outbox_table)
     async with broker, postgres.transaction() as session:

@@ -108,14 +108,3 @@ async def test_a_loop_without_verdicts_retries_under_manual(postgres: PostgresBa
                 break
     assert attempts == [0, 1, 2]
     assert await postgres.rows() == []
-
-
-async def test_a_subscriber_with_handlers_gives_nothing_away(postgres: PostgresBackend) -> None:
-    broker = broker_on(postgres)
-    subscriber = broker.subscriber("q")
-
-    @subscriber
-    async def handle(_body: str) -> None: ...
-
-    with pytest.raises(AssertionError, match="has handlers"):
-        await subscriber.get_one()

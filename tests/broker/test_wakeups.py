@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from faststream_outbox.wakeup import wakeup
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.observers import Ears
+from tests.observers import NotifiedQueues
 
 
 @asynccontextmanager
@@ -53,14 +53,14 @@ async def test_what_a_savepoint_takes_along_is_announced_all_the_same(
     postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeup, "SPACING", 3600)
-    broker, ears = broker_on(postgres), Ears()
-    async with postgres.store.listen(ears), broker:
+    broker, notified = broker_on(postgres), NotifiedQueues()
+    async with postgres.store.listen(notified), broker:
         async with postgres.transaction() as session:
             savepoint = await session.begin_nested()
             await broker.publish(1, queue="q", session=session)
             await savepoint.rollback()
             await broker.publish(2, queue="q", session=session)
-        await ears.until("q")
+        await notified.until("q")
 
 
 async def test_what_told_nobody_is_no_reason_to_tell_nobody_of_the_next(
@@ -69,25 +69,25 @@ async def test_what_told_nobody_is_no_reason_to_tell_nobody_of_the_next(
     monkeypatch.setattr(wakeup, "SPACING", 3600)
     async with postgres.transaction() as session:
         await broker_on(postgres).publish(1, queue="q", session=session, timer_id="t", activate_in=timedelta(hours=1))
-    ears = Ears()
-    async with postgres.store.listen(ears), broker_on(postgres) as broker, postgres.transaction() as session:
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified), broker_on(postgres) as broker, postgres.transaction() as session:
         again = await broker.publish(1, queue="q", session=session, timer_id="t", activate_in=timedelta(hours=1))
         assert again is None, "so its INSERT has notified nobody"
         await broker.publish(2, queue="q", session=session)
         await session.commit()
-        await ears.until("q")
+        await notified.until("q")
 
 
 async def test_an_operator_who_found_nothing_does_not_keep_others_from_hearing(
     postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeup, "SPACING", 3600)
-    ears = Ears()
-    async with postgres.store.listen(ears), broker_on(postgres) as broker, postgres.transaction() as session:
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified), broker_on(postgres) as broker, postgres.transaction() as session:
         assert not await broker.release_key(queue="q", key="nobody", session=session)
         await broker.publish(1, queue="q", session=session)
         await session.commit()
-        await ears.until("q")
+        await notified.until("q")
 
 
 async def test_a_transaction_that_is_prepared_carries_no_notification(

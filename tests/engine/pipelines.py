@@ -1,4 +1,4 @@
-"""What tests of a subscriber's loops share: a pipeline that runs, and ears for what it says."""
+"""A running pipeline, and a monitor that keeps what is reported to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ Handle = Callable[[OutboxRow], Awaitable[Outcome]]
 
 
 class Reports(Monitor):
-    """Keeps what it hears."""
+    """Keeps logs and metrics."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -161,6 +161,6 @@ async def test_a_wall_clock_that_is_wrong_changes_nothing(
             return Ack()
 
         async with running(postgres, handle, lease_seconds=5):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await again.wait()
                 await until_empty(postgres)

@@ -35,13 +35,13 @@ async def orders(postgres: PostgresBackend, tmp_path: Path) -> Orders:
 
 
 @pytest.fixture
-async def crew(orders: Orders) -> AsyncIterator["Crew"]:
-    crew = Crew(orders)
-    yield crew
-    await crew.kill_all()
+async def processes(orders: Orders) -> AsyncIterator["ProcessGroup"]:
+    processes = ProcessGroup(orders)
+    yield processes
+    await processes.kill_all()
 
 
-class Crew:
+class ProcessGroup:
     """The processes of a test."""
 
     def __init__(self, orders: Orders) -> None:
@@ -64,15 +64,15 @@ class Crew:
 
 
 async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
-    postgres: PostgresBackend, crew: Crew
+    postgres: PostgresBackend, processes: ProcessGroup
 ) -> None:
     """Nine innocent rows are claimed beside it, each time; with three deliveries for each, only it runs out of them."""
-    crew.orders.options |= {"max_deliveries": 3}
+    processes.orders.options |= {"max_deliveries": 3}
     await postgres.insert(NewRow("q", POISON), *(NewRow("q", b"%d" % n) for n in range(9)))
     deaths = 0
     async with asyncio.timeout(120):
         while await postgres.one("SELECT count(*) FROM outbox"):
-            process = await crew.start()
+            process = await processes.start()
             while process.returncode is None and await postgres.one("SELECT count(*) FROM outbox"):
                 await asyncio.sleep(0.02)
             if process.returncode is None:
@@ -80,44 +80,46 @@ async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
             deaths += await process.wait() == 1
     [letter] = await postgres.dead_letters()
     assert (letter.payload, letter.failure_reason, letter.deliveries_count) == (POISON, "max_deliveries", 4)
-    started = Counter(crew.orders.started())
+    started = Counter(processes.orders.started())
     assert started.pop(POISON.decode()) == deaths == 3
     assert started == {str(n): 1 for n in range(9)}, "and the others ran, once, because they had not begun before"
 
 
-async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend, crew: Crew) -> None:
+async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend, processes: ProcessGroup) -> None:
     rng = random.Random(5)
-    crew.orders.handler_seconds = 0.005
-    crew.orders.options |= {"max_workers": 4, "claim_batch_size": 10}
-    running = [await crew.start() for _ in range(PROCESSES)]
+    processes.orders.handler_seconds = 0.005
+    processes.orders.options |= {"max_workers": 4, "claim_batch_size": 10}
+    running = [await processes.start() for _ in range(PROCESSES)]
     published = 0
     async with asyncio.timeout(120 + 3 * KILLS):
         for _ in range(KILLS):
             await postgres.insert(*(NewRow("q", b"%d" % (published + n)) for n in range(60)))
             published += 60
             # Something has been done since the last death, and more is under way.
-            await crew.until_started(len(crew.orders.started()) + rng.randint(1, 50))
+            await processes.until_started(len(processes.orders.started()) + rng.randint(1, 50))
             victim = running.pop(rng.randrange(PROCESSES))
             victim.kill()
             await victim.wait()
-            running.append(await crew.start())
+            running.append(await processes.start())
         await until(lambda: postgres.one("SELECT count(*) FROM outbox"), lambda found: not found)
-    started = Counter(crew.orders.started())
+    started = Counter(processes.orders.started())
     assert set(started) == {str(n) for n in range(published)}
     assert await postgres.dead_letters() == []
 
 
-async def test_a_terminated_process_gives_back_what_it_had_not_begun(postgres: PostgresBackend, crew: Crew) -> None:
+async def test_a_terminated_process_gives_back_what_it_had_not_begun(
+    postgres: PostgresBackend, processes: ProcessGroup
+) -> None:
     await fill(postgres, 20)
-    crew.orders.handler_seconds, crew.orders.drain_seconds = 0.4, 0.5
-    crew.orders.options |= {"max_workers": 2, "lease_seconds": 60.0}
+    processes.orders.handler_seconds, processes.orders.drain_seconds = 0.4, 0.5
+    processes.orders.options |= {"max_workers": 2, "lease_seconds": 60.0}
     async with asyncio.timeout(30):
-        process = await crew.start()
-        await crew.until_started(2)
+        process = await processes.start()
+        await processes.until_started(2)
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
     left = await postgres.rows()
-    started = set(crew.orders.started())
+    started = set(processes.orders.started())
     assert 0 < len(left) <= 18
     assert {row.acquired_token for row in left} == {None}, "nothing waits for a lease to run out"
     for row in left:

@@ -33,7 +33,7 @@ async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Back
     )
     await fill(backend, 1)
     pipeline.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await done.wait()
     await pipeline.stop(5)
     assert announced == [{"next", "elsewhere"}]

@@ -20,7 +20,7 @@ _OPEN: Final = text(
 )
 
 
-class Books:
+class BankTables:
     """One bank, in one database."""
 
     def __init__(self, engine: AsyncEngine) -> None:

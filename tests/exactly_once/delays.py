@@ -12,7 +12,7 @@ from sqlalchemy.util import await_only
 LONGEST: Final = 0.008
 
 
-class Hesitation:
+class RandomDelays:
     """Waits for a moment, for some of the time not at all."""
 
     def __init__(self, rng: random.Random) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from examples.bank.bank import LEASE_SECONDS
-from tests.exactly_once.bank_tables import Books
-from tests.exactly_once.worker_options import Driver, Orders
+from tests.exactly_once.bank_tables import BankTables
+from tests.exactly_once.worker_options import Driver, WorkerOptions
 from tests.exactly_once.workers import ANSWER_SECONDS, Worker, Workers
 
 SLOTS: Final = 2
@@ -41,11 +41,13 @@ class Toll:
 class Faults:
     """Two workers at a time, each replaced when it has been killed."""
 
-    def __init__(self, workers: Workers, books: Books, orders: Callable[[str, Driver], Orders], seed: int) -> None:
+    def __init__(
+        self, workers: Workers, tables: BankTables, worker_options: Callable[[str, Driver], WorkerOptions], seed: int
+    ) -> None:
         self.toll = Toll()
         self._workers = workers
-        self._books = books
-        self._orders = orders
+        self._books = tables
+        self._worker_options = worker_options
         self._rng = random.Random(f"{seed}/faults")
         self._started = 0
 
@@ -60,7 +62,7 @@ class Faults:
         """Start a worker with a name of its own, and a driver in turn."""
         self._started += 1
         driver = DRIVERS[self._started % len(DRIVERS)]
-        return await self._workers.start(self._orders(f"worker{self._started}", driver))
+        return await self._workers.start(self._worker_options(f"worker{self._started}", driver))
 
     async def _lives(self, left: Iterator[int], stop_share: float, enough: Enough | None) -> None:
         for _ in left:

@@ -12,10 +12,10 @@ from typing import Final
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from tests.exactly_once.bank_tables import Books
+from tests.exactly_once.bank_tables import BankTables
 from tests.exactly_once.faults import SLOTS, Enough, Faults, Toll
-from tests.exactly_once.worker_options import Driver, Orders
-from tests.exactly_once.workers import open_nursery
+from tests.exactly_once.worker_options import Driver, WorkerOptions
+from tests.exactly_once.workers import open_fork_server
 
 # The seed decides what is tried; when it happens is up to the machine.
 SEED: Final = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
@@ -32,8 +32,8 @@ DRAIN_SECONDS: Final = 45.0
 class Run:
     """A bank that is open for business."""
 
-    def __init__(self, books: Books, faults: Faults, seed: int, directory: Path) -> None:
-        self.books = books
+    def __init__(self, tables: BankTables, faults: Faults, seed: int, directory: Path) -> None:
+        self.tables = tables
         self._faults = faults
         self._rng = random.Random(f"{seed}/load")
         self._directory = directory
@@ -55,7 +55,7 @@ class Run:
         for _ in range(SLOTS):
             await self._faults.start()
         async with asyncio.timeout(DRAIN_SECONDS):
-            while any(await self.books.waiting()):
+            while any(await self.tables.waiting()):
                 await asyncio.sleep(0.05)
 
     def counts(self) -> Counter[str]:
@@ -68,9 +68,9 @@ class Run:
 
     async def _keep_coming(self) -> None:
         while True:
-            unclaimed, all_of_them = await self.books.waiting()
+            unclaimed, all_of_them = await self.tables.waiting()
             for _ in range(min(MOST_UNCLAIMED - unclaimed, MOST_WAITING - all_of_them)):
-                await self.books.accept(self._rng)
+                await self.tables.accept(self._rng)
             await asyncio.sleep(0.02)
 
 
@@ -82,16 +82,16 @@ def _counts(directory: Path) -> Path:
 async def open_bank(database: Database, directory: Path, *, seed: int, variant: str = "sound") -> AsyncIterator[Run]:
     """Open a bank in an empty database, with workers of a variant; its workers log to a file in `directory`."""
 
-    def orders(name: str, driver: Driver) -> Orders:
+    def worker_options(name: str, driver: Driver) -> WorkerOptions:
         files = {"counts": str(_counts(directory)), "log": str(directory / "log")}
-        return Orders(database.url(driver), name, seed, variant, **files)
+        return WorkerOptions(database.url(driver), name, seed, variant, **files)
 
     print(f"OUTBOX_SOAK_SEED={seed}")  # noqa: T201 - to repeat the run
     engine = create_async_engine(database.url("asyncpg"))
-    books = Books(engine)
+    tables = BankTables(engine)
     try:
-        await books.open()
-        async with open_nursery() as workers:
-            yield Run(books, Faults(workers, books, orders, seed), seed, directory)
+        await tables.open()
+        async with open_fork_server() as workers:
+            yield Run(tables, Faults(workers, tables, worker_options, seed), seed, directory)
     finally:
         await engine.dispose()

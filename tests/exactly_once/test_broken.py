@@ -13,7 +13,7 @@ MOST_SIGNALS = 100
 
 async def moved_twice(bank: Run) -> bool:
     """Whether something was done twice. What is missing may still come; what was done twice stays so."""
-    return any("several" in name for name in await bank.books.violations())
+    return any("several" in name for name in await bank.tables.violations())
 
 
 @pytest.mark.parametrize(("variant", "stop_share"), [("apart", 0.0), ("unfenced", 1.0)])

@@ -1,4 +1,4 @@
-"""The nursery leaves nobody behind, however it ends."""
+"""The fork server leaves nobody behind, however it ends."""
 
 import asyncio
 import os
@@ -11,17 +11,17 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from tests.exactly_once.bank_tables import Books
-from tests.exactly_once.worker_options import Orders
-from tests.exactly_once.workers import ANSWER_SECONDS, open_nursery
+from tests.exactly_once.bank_tables import BankTables
+from tests.exactly_once.worker_options import WorkerOptions
+from tests.exactly_once.workers import ANSWER_SECONDS, open_fork_server
 
 
 @pytest.fixture
-async def orders(outbox_postgres: Database, tmp_path: Path) -> AsyncIterator[Orders]:
+async def worker_options(outbox_postgres: Database, tmp_path: Path) -> AsyncIterator[WorkerOptions]:
     url = outbox_postgres.url("asyncpg")
     engine = create_async_engine(url)
-    await Books(engine).open()
-    yield Orders(url, "worker", 1, "sound", str(tmp_path / "counts"), str(tmp_path / "log"))
+    await BankTables(engine).open()
+    yield WorkerOptions(url, "worker", 1, "sound", str(tmp_path / "counts"), str(tmp_path / "log"))
     await engine.dispose()
 
 
@@ -30,30 +30,30 @@ async def is_gone(watch: int) -> bool:
     return bool(ready)
 
 
-async def test_a_worker_that_is_killed_is_gone(orders: Orders) -> None:
-    async with open_nursery() as workers:
-        worker = await workers.start(orders)
+async def test_a_worker_that_is_killed_is_gone(worker_options: WorkerOptions) -> None:
+    async with open_fork_server() as workers:
+        worker = await workers.start(worker_options)
         await workers.kill(worker)
         assert await is_gone(worker.handle)
 
 
-async def test_workers_end_with_the_nursery(orders: Orders) -> None:
-    async with open_nursery() as workers:
-        watch = os.dup((await workers.start(orders)).handle)
+async def test_workers_end_with_the_fork_server(worker_options: WorkerOptions) -> None:
+    async with open_fork_server() as workers:
+        watch = os.dup((await workers.start(worker_options)).handle)
     assert await is_gone(watch)
     os.close(watch)
 
 
-async def test_workers_end_when_the_nursery_is_killed(orders: Orders) -> None:
-    async with open_nursery() as workers:
-        worker = await workers.start(orders)
-        workers.nursery.kill()
+async def test_workers_end_when_the_fork_server_is_killed(worker_options: WorkerOptions) -> None:
+    async with open_fork_server() as workers:
+        worker = await workers.start(worker_options)
+        workers.fork_server.kill()
         assert await is_gone(worker.handle)
 
 
-async def test_a_worker_that_ends_by_itself_is_told_of(orders: Orders) -> None:
-    async with open_nursery() as workers:
-        worker = await workers.start(replace(orders, variant="nothing of the kind"))
+async def test_a_worker_that_ends_by_itself_is_told_of(worker_options: WorkerOptions) -> None:
+    async with open_fork_server() as workers:
+        worker = await workers.start(replace(worker_options, variant="nothing of the kind"))
         assert await is_gone(worker.handle)
         with pytest.raises(AssertionError, match="ended by itself, with status 1"):
             await workers.kill(worker)

@@ -23,9 +23,9 @@ async def test_every_transfer_is_moved_once_whoever_is_killed(outbox_postgres: D
         await bank.strike(KILLS, stop_share=STOP_SHARE)
         await bank.strike(MORE, stop_share=1.0, enough=bank.has_refused_a_commit)
         await bank.drain()
-        transfers, toll, counts = await bank.books.transfers(), bank.toll, bank.counts()
+        transfers, toll, counts = await bank.tables.transfers(), bank.toll, bank.counts()
         print(f"{transfers} transfers\n{toll}\n{dict(counts)}")  # noqa: T201 - what the proof is worth
-        assert await bank.books.violations() == {}
+        assert await bank.tables.violations() == {}
     assert toll.kills >= KILLS
     # And it was no idle run: transactions were cut off at several points, and workers that lived on had lost leases.
     assert transfers >= KILLS // 4

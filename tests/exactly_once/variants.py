@@ -12,7 +12,7 @@ from examples.bank.tables import dlq_table, outbox_table
 from faststream_outbox import ConstantRetry, OutboxBroker
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.storage import Lease, NewRow, PostgresStore, SharedTransaction
-from tests.exactly_once.delays import Hesitation
+from tests.exactly_once.delays import RandomDelays
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Surroundings:
     """What a broker is built from."""
 
     engine: AsyncEngine
-    hesitation: Hesitation
+    delays: RandomDelays
     options: Mapping[str, Any]
 
     def broker(self, **options: Any) -> OutboxBroker:
@@ -48,14 +48,14 @@ def apart(around: Surroundings) -> OutboxBroker:
     async def move_apart(transfer: TransferAccepted, message: OutboxMessage) -> MoneyMoved:
         async with sessions.begin() as session:
             moved = await move(transfer, session, message)
-        await around.hesitation.pause()
+        await around.delays.pause()
         return moved
 
     @broker.subscriber(NOTIFICATIONS, lease_ttl_seconds=LEASE_SECONDS)
     async def notify_apart(moved: MoneyMoved) -> None:
         async with sessions.begin() as session:
             await notify([moved], session)
-        await around.hesitation.pause()
+        await around.delays.pause()
 
     return broker
 

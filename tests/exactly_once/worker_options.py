@@ -8,7 +8,7 @@ Driver = Literal["asyncpg", "psycopg"]
 
 
 @dataclass(frozen=True)
-class Orders:
+class WorkerOptions:
     """One worker; its connections carry its name, and what it counts and logs goes to two files."""
 
     url: str

@@ -1,4 +1,4 @@
-"""Workers as a test sees them: asked for at the nursery, signalled one by one, and none left behind."""
+"""Workers as a test sees them: asked for at the fork server, signalled one by one, and none left behind."""
 
 import asyncio
 import json
@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.exactly_once.worker_options import Orders
+from tests.exactly_once.worker_options import WorkerOptions
 
 _CHECKOUT: Final = Path(__file__).parents[2]
-# For the nursery's imports, or a worker's connections; a fork takes milliseconds.
-ANSWER_SECONDS: Final = 30.0
+# For the fork server's imports, or a worker's connections; a fork takes milliseconds.
+ANSWER_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process, held by a handle: its id may be another's when the nursery has died, and its signals with it."""
+    """A process, held by a handle: its id may be another's when the fork server has died, and its signals with it."""
 
     pid: int
     handle: int
@@ -33,20 +33,20 @@ class Worker:
 
 
 class Workers:
-    """The nursery, asked one thing at a time."""
+    """The fork server, asked one thing at a time."""
 
-    def __init__(self, process: asyncio.subprocess.Process, bell: asyncio.StreamReader) -> None:
-        self.nursery = process
-        self._bell = bell
+    def __init__(self, process: asyncio.subprocess.Process, ready: asyncio.StreamReader) -> None:
+        self.fork_server = process
+        self._ready = ready
         self._started: list[Worker] = []
         self._lock = asyncio.Lock()
         self._at_work: dict[str, asyncio.Event] = {}
 
-    async def start(self, orders: Orders) -> Worker:
+    async def start(self, worker_options: WorkerOptions) -> Worker:
         """Start a worker; what comes back has not begun to work."""
-        at_work = self._at_work[orders.name] = asyncio.Event()
-        pid = await self._ask("fork", asdict(orders))
-        worker = Worker(pid, os.pidfd_open(pid), orders.name, at_work)
+        at_work = self._at_work[worker_options.name] = asyncio.Event()
+        pid = await self._ask("fork", asdict(worker_options))
+        worker = Worker(pid, os.pidfd_open(pid), worker_options.name, at_work)
         self._started.append(worker)
         return worker
 
@@ -58,50 +58,50 @@ class Workers:
 
     async def listen(self) -> None:
         """Hear who has begun to work, until nobody is left to begin."""
-        while name := (await self._bell.readline()).decode().strip():
+        while name := (await self._ready.readline()).decode().strip():
             self._at_work[name].set()
 
     async def close(self) -> None:
-        """End the nursery, and all of its workers with it."""
-        assert self.nursery.stdin is not None
-        self.nursery.stdin.close()
+        """End the fork server, and all of its workers with it."""
+        assert self.fork_server.stdin is not None
+        self.fork_server.stdin.close()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self.nursery.wait()
+                await self.fork_server.wait()
         except TimeoutError:
-            self.nursery.kill()  # workers see that, and leave
-            await self.nursery.wait()
+            self.fork_server.kill()  # workers see that, and leave
+            await self.fork_server.wait()
         for worker in self._started:
             with suppress(ProcessLookupError):
-                worker.signal(signal.SIGKILL)  # one that was stopped does not see that the nursery is gone
+                worker.signal(signal.SIGKILL)  # one that was stopped does not see that the fork server is gone
             os.close(worker.handle)
 
     async def _ask(self, request: str, argument: Any) -> int:
-        assert self.nursery.stdin is not None
-        assert self.nursery.stdout is not None
+        assert self.fork_server.stdin is not None
+        assert self.fork_server.stdout is not None
         async with self._lock, asyncio.timeout(ANSWER_SECONDS):
-            self.nursery.stdin.write(f"{json.dumps([request, argument])}\n".encode())
-            return int(await self.nursery.stdout.readline())
+            self.fork_server.stdin.write(f"{json.dumps([request, argument])}\n".encode())
+            return int(await self.fork_server.stdout.readline())
 
 
 @asynccontextmanager
-async def open_nursery() -> AsyncIterator[Workers]:
-    """Start a nursery; when it is left, its workers end with it."""
-    heard, rung = os.pipe()
-    bell = asyncio.StreamReader()
+async def open_fork_server() -> AsyncIterator[Workers]:
+    """Start a fork server; when it is left, its workers end with it."""
+    reading, writing = os.pipe()
+    ready = asyncio.StreamReader()
     pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(bell), os.fdopen(heard, "rb")
+        lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(reading, "rb")
     )
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.exactly_once.fork_server", str(rung)),
+            *(sys.executable, "-m", "tests.exactly_once.fork_server", str(writing)),
             cwd=_CHECKOUT,
-            pass_fds=[rung],
+            pass_fds=[writing],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        os.close(rung)
-        workers = Workers(process, bell)
+        os.close(writing)
+        workers = Workers(process, ready)
         listening = asyncio.create_task(workers.listen())
         try:
             yield workers

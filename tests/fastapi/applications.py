@@ -1,4 +1,4 @@
-"""FastAPI applications over the worlds, run as a server would."""
+"""FastAPI applications in each environment, run as a server would run them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from faststream_outbox.fastapi import (
     OutboxRouter,
 )
-from tests.faststream.environments import World
+from tests.faststream.environments import Environment
 
 
-def router_in(world: World, **options: Any) -> OutboxRouter:
-    """A router over the tables, and on Postgres the engine, of a world."""
-    store: Any = world.broker().client.store
+def router_in(environment: Environment, **options: Any) -> OutboxRouter:
+    """A router over the tables, and on Postgres the engine, of a environment."""
+    store: Any = environment.broker().client.store
     return OutboxRouter(store.engine, outbox_table=store.outbox_table, dlq_table=store.dlq_table, **options)
 
 

@@ -24,7 +24,7 @@ from faststream_outbox.fastapi import (
     OutboxProducer,
 )
 from tests.fastapi.applications import router_in, serving
-from tests.faststream.environments import Inbox, MemoryWorld, World
+from tests.faststream.environments import Environment, MemoryEnvironment, Received
 
 
 class Order(BaseModel):
@@ -32,12 +32,12 @@ class Order(BaseModel):
     note: str | None = None
 
 
-async def test_fastapi_injects(world: World, inbox: Inbox) -> None:
-    router = router_in(world)
+async def test_fastapi_injects(environment: Environment, received: Received) -> None:
+    router = router_in(environment)
 
     async def doubled(number: int) -> AsyncIterator[int]:
         yield number * 2
-        inbox.put("closed")
+        received.put("closed")
 
     @router.subscriber("orders")
     async def handle(  # noqa: PLR0917 - whatever can be asked for
@@ -54,48 +54,50 @@ async def test_fastapi_injects(world: World, inbox: Inbox) -> None:
     ) -> None:
         assert (context.get("message"), logger is not None) == (message, True)
         assert (broker.client, broker._producer) == (client, producer)
-        inbox.put((number, twice, source, message.message_id, correlation_id, broker))
+        received.put((number, twice, source, message.message_id, correlation_id, broker))
 
-    async with world.running(router.broker):
-        row_id = await world.publish(
+    async with environment.running(router.broker):
+        row_id = await environment.publish(
             router.broker.publish, {"number": "3"}, queue="orders", headers={"source": "shop"}, correlation_id="c"
         )
         expected = (3, 6, "shop", str(row_id), "c", router.broker)
-        assert await inbox.take(2) == [expected, "closed"]
+        assert await received.take(2) == [expected, "closed"]
 
 
-async def test_bodies_of_all_kinds(world: World, inbox: Inbox) -> None:
-    router = router_in(world)
+async def test_bodies_of_all_kinds(environment: Environment, received: Received) -> None:
+    router = router_in(environment)
 
     @router.subscriber("plain")
     async def handle_plain(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     @router.subscriber("models")
     async def handle_model(order: Order) -> None:
-        inbox.put(order)
+        received.put(order)
 
     @router.subscriber("nothing")
     async def handle_nothing() -> None:
-        inbox.put("nothing")
+        received.put("nothing")
 
     @router.subscriber("requests")
     async def handle_request(request: Request) -> None:
-        inbox.put("app" in request.scope)
+        received.put("app" in request.scope)
 
-    async with world.running(router.broker):
+    async with environment.running(router.broker):
         for queue, body, expected in (
             ("plain", "text", "text"),
             ("models", {"number": 1}, Order(number=1)),
             ("nothing", "whatever", "nothing"),
             ("requests", None, True),
         ):
-            await world.publish(router.broker.publish, body, queue=queue)
-            assert await inbox.next() == expected
+            await environment.publish(router.broker.publish, body, queue=queue)
+            assert await received.next() == expected
 
 
-async def test_what_a_handler_returns_is_published_through_its_model(world: World, inbox: Inbox) -> None:
-    router = router_in(world)
+async def test_what_a_handler_returns_is_published_through_its_model(
+    environment: Environment, received: Received
+) -> None:
+    router = router_in(environment)
 
     @router.publisher("after")
     @router.subscriber("orders", response_model=Order, response_model_exclude_none=True)
@@ -109,48 +111,50 @@ async def test_what_a_handler_returns_is_published_through_its_model(world: Worl
 
     @router.subscriber(["before", "after", "replies"])
     async def collect(message: OutboxMessage) -> None:
-        inbox.put((message.raw_message.queue, await message.decode(), message.headers.get("h")))
+        received.put((message.raw_message.queue, await message.decode(), message.headers.get("h")))
 
-    async with world.running(router.broker):
-        await world.publish(router.broker.publish, 1, queue="orders")
-        assert sorted(await inbox.take(2)) == [("after", {"number": 1}, None), ("before", {"number": 1}, None)]
-        await world.publish(router.broker.publish, 1, queue="answers", reply_to="replies")
-        assert await inbox.next() == ("replies", "hi", "1")
+    async with environment.running(router.broker):
+        await environment.publish(router.broker.publish, 1, queue="orders")
+        assert sorted(await received.take(2)) == [("after", {"number": 1}, None), ("before", {"number": 1}, None)]
+        await environment.publish(router.broker.publish, 1, queue="answers", reply_to="replies")
+        assert await received.next() == ("replies", "hi", "1")
 
 
-async def test_background_tasks_run_after_the_handler(world: World, inbox: Inbox) -> None:
-    router = router_in(world)
+async def test_background_tasks_run_after_the_handler(environment: Environment, received: Received) -> None:
+    router = router_in(environment)
 
     @router.subscriber("orders")
     async def handle(number: int, tasks: BackgroundTasks) -> None:
-        tasks.add_task(inbox.put, "task")
-        inbox.put(number)
+        tasks.add_task(received.put, "task")
+        received.put(number)
 
-    async with world.running(router.broker):
-        await world.publish(router.broker.publish, 1, queue="orders")
-        assert await inbox.take(2) == [1, "task"]
-        await world.drained()
+    async with environment.running(router.broker):
+        await environment.publish(router.broker.publish, 1, queue="orders")
+        assert await received.take(2) == [1, "task"]
+        await environment.drained()
 
 
-async def test_a_background_task_that_fails_has_the_message_tried_again(looping: World, inbox: Inbox) -> None:
+async def test_a_background_task_that_fails_has_the_message_tried_again(
+    looping: Environment, received: Received
+) -> None:
     router = router_in(looping)
 
     def fail() -> None:
-        inbox.put("failed")
+        received.put("failed")
         raise ZeroDivisionError
 
     @router.subscriber("orders")
     async def handle(number: int, tasks: BackgroundTasks) -> None:
         tasks.add_task(fail)
-        inbox.put(number)
+        received.put(number)
 
     async with looping.running(router.broker):
         await looping.publish(router.broker.publish, 1, queue="orders")
-        assert await inbox.take(2) == [1, "failed"]
+        assert await received.take(2) == [1, "failed"]
     assert [row.attempts_count for row in await looping.rows()] == [1]
 
 
-async def test_an_invalid_body_surfaces_in_tests(memory: MemoryWorld) -> None:
+async def test_an_invalid_body_surfaces_in_tests(memory: MemoryEnvironment) -> None:
     router = router_in(memory)
 
     @router.subscriber("orders")
@@ -161,35 +165,35 @@ async def test_an_invalid_body_surfaces_in_tests(memory: MemoryWorld) -> None:
             await broker.publish("not a number", queue="orders")
 
 
-async def test_dependencies_of_the_router_and_their_overrides(world: World, inbox: Inbox) -> None:
+async def test_dependencies_of_the_router_and_their_overrides(environment: Environment, received: Received) -> None:
     def real() -> str:
         raise AssertionError
 
-    router = router_in(world, dependencies=[Depends(lambda: inbox.put("router"))])
-    own: Any = [Depends(lambda: inbox.put("plain"))]
+    router = router_in(environment, dependencies=[Depends(lambda: received.put("router"))])
+    own: Any = [Depends(lambda: received.put("plain"))]
     plain = BrokerRouter("plain.", dependencies=own)
 
-    @router.subscriber("orders", dependencies=[Depends(lambda: inbox.put("subscriber"))])
+    @router.subscriber("orders", dependencies=[Depends(lambda: received.put("subscriber"))])
     async def handle(name: Annotated[str, Depends(real)]) -> None:
-        inbox.put(name)
+        received.put(name)
 
-    @plain.subscriber("orders", dependencies=cast("Any", [Depends(lambda: inbox.put("of plain"))]))
+    @plain.subscriber("orders", dependencies=cast("Any", [Depends(lambda: received.put("of plain"))]))
     async def handle_plain(name: Annotated[str, Depends(real)], message: OutboxMessage) -> None:
-        inbox.put((name, message.raw_message.queue))
+        received.put((name, message.raw_message.queue))
 
-    router.include_router(plain, prefix="included.", dependencies=[Depends(lambda: inbox.put("include"))])
+    router.include_router(plain, prefix="included.", dependencies=[Depends(lambda: received.put("include"))])
     app = FastAPI()
     app.include_router(router)
     app.dependency_overrides[real] = lambda: "fake"
-    async with world.running(router.broker), serving(app):
-        await world.publish(router.broker.publish, None, queue="orders")
-        assert await inbox.take(3) == ["router", "subscriber", "fake"]
-        await world.publish(router.broker.publish, None, queue="included.plain.orders")
-        assert await inbox.take(4) == ["router", "include", "plain", "of plain"]
-        assert await inbox.next() == ("fake", "included.plain.orders")
+    async with environment.running(router.broker), serving(app):
+        await environment.publish(router.broker.publish, None, queue="orders")
+        assert await received.take(3) == ["router", "subscriber", "fake"]
+        await environment.publish(router.broker.publish, None, queue="included.plain.orders")
+        assert await received.take(4) == ["router", "include", "plain", "of plain"]
+        assert await received.next() == ("fake", "included.plain.orders")
 
 
-async def test_dependencies_of_faststream_are_refused(memory: MemoryWorld) -> None:
+async def test_dependencies_of_faststream_are_refused(memory: MemoryEnvironment) -> None:
     plain = BrokerRouter(dependencies=[FastStreamDepends(lambda: None)])
 
     @plain.subscriber("orders")
@@ -199,8 +203,8 @@ async def test_dependencies_of_faststream_are_refused(memory: MemoryWorld) -> No
         router_in(memory).include_router(plain)
 
 
-async def test_an_outbox_response_of_a_handler(world: World, inbox: Inbox) -> None:
-    router = router_in(world)
+async def test_an_outbox_response_of_a_handler(environment: Environment, received: Received) -> None:
+    router = router_in(environment)
 
     @router.subscriber("orders")
     async def handle(number: int) -> OutboxResponse:
@@ -208,14 +212,14 @@ async def test_an_outbox_response_of_a_handler(world: World, inbox: Inbox) -> No
 
     @router.subscriber("chosen")
     async def collect(number: int) -> None:
-        inbox.put(number)
+        received.put(number)
 
-    async with world.running(router.broker):
-        await world.publish(router.broker.publish, 1, queue="orders")
-        assert await inbox.next() == 1
+    async with environment.running(router.broker):
+        await environment.publish(router.broker.publish, 1, queue="orders")
+        assert await received.next() == 1
 
 
-async def test_routers_of_either_kind_are_included(memory: MemoryWorld) -> None:
+async def test_routers_of_either_kind_are_included(memory: MemoryEnvironment) -> None:
     paths = APIRouter()
 
     @paths.get("/hello")
@@ -235,7 +239,7 @@ async def test_routers_of_either_kind_are_included(memory: MemoryWorld) -> None:
 @pytest.mark.parametrize(
     "annotation", [Annotated[Any, FastStreamDepends(lambda: 1)], Annotated[Any, FastStreamContext()]]
 )
-async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryWorld, annotation: Any) -> None:
+async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryEnvironment, annotation: Any) -> None:
     router = router_in(memory)
 
     async def handle(asked: Any) -> None: ...

@@ -12,15 +12,15 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.fastapi.applications import router_in, serving
-from tests.faststream.environments import Inbox, PostgresWorld
+from tests.faststream.environments import PostgresEnvironment, Received
 
 
-async def test_the_broker_lives_as_long_as_the_application(real: PostgresWorld, inbox: Inbox) -> None:
+async def test_the_broker_lives_as_long_as_the_application(real: PostgresEnvironment, received: Received) -> None:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, str]]:
-        inbox.put("user's begins")
+        received.put("user's begins")
         yield {"mine": "state"}
-        inbox.put("user's ends")
+        received.put("user's ends")
 
     router = router_in(real, lifespan=lifespan)
     app = FastAPI(title="Shop", version="7")
@@ -28,16 +28,16 @@ async def test_the_broker_lives_as_long_as_the_application(real: PostgresWorld, 
 
     @router.after_startup
     async def started(_app: Any) -> dict[str, str]:
-        inbox.put(f"running: {router.broker.running}")
+        received.put(f"running: {router.broker.running}")
         return {"hook": "state"}
 
     @router.on_broker_shutdown
     async def stopping(_app: Any) -> None:
-        inbox.put(f"still running: {router.broker.running}")
+        received.put(f"still running: {router.broker.running}")
 
     @router.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     @router.get("/state")
     async def state(request: Request) -> list[str]:
@@ -45,21 +45,21 @@ async def test_the_broker_lives_as_long_as_the_application(real: PostgresWorld, 
 
     for number in ("a", "b"):  # and again
         async with serving(app) as client:
-            assert await inbox.take(2) == ["user's begins", "running: True"]
+            assert await received.take(2) == ["user's begins", "running: True"]
             assert (await client.get("/state")).json() == ["state", "state", "OutboxBroker"]
             await real.publish(router.broker.publish, number, queue="orders")
-            assert await inbox.next() == number
+            assert await received.next() == number
             document = (await client.get("/asyncapi.json")).json()
             assert (document["info"]["title"], document["info"]["version"]) == ("Shop", "7")
             assert document["channels"]["orders:Handle"]["address"] == "orders"
             assert "orders" in (await client.get("/asyncapi")).text
             assert "/state" in (await client.get("/openapi.json")).json()["paths"]
-        assert await inbox.take(2) == ["still running: True", "user's ends"]
+        assert await received.take(2) == ["still running: True", "user's ends"]
         assert not router.broker.running
         assert await real.rows() == []
 
 
-async def test_a_startup_that_fails_leaves_nothing_running(real: PostgresWorld) -> None:
+async def test_a_startup_that_fails_leaves_nothing_running(real: PostgresEnvironment) -> None:
     router = router_in(real)
     app = FastAPI()
     app.include_router(router)
@@ -74,7 +74,7 @@ async def test_a_startup_that_fails_leaves_nothing_running(real: PostgresWorld) 
     assert not router.broker.running
 
 
-async def test_a_request_publishes_in_its_own_transaction(real: PostgresWorld, inbox: Inbox) -> None:
+async def test_a_request_publishes_in_its_own_transaction(real: PostgresEnvironment, received: Received) -> None:
     router = router_in(real)
 
     async def get_session() -> AsyncIterator[AsyncSession]:
@@ -91,7 +91,7 @@ async def test_a_request_publishes_in_its_own_transaction(real: PostgresWorld, i
 
     @router.subscriber("orders")
     async def confirm(number: int) -> None:
-        inbox.put(number)
+        received.put(number)
 
     await real.backend.run("CREATE TABLE orders (number int)")
     app = FastAPI()
@@ -99,18 +99,20 @@ async def test_a_request_publishes_in_its_own_transaction(real: PostgresWorld, i
     async with serving(app) as client:
         assert (await client.post("/orders?number=-1")).status_code == 422
         assert (await client.post("/orders?number=1")).json() > 0
-        assert await inbox.next() == 1
+        assert await received.next() == 1
         await real.drained()
-    assert inbox.empty
+    assert received.empty
     assert await real.backend.run("SELECT number FROM orders") == [(1,)]
 
 
-async def test_trying_out_from_the_document_is_refused_and_harms_nothing(real: PostgresWorld, inbox: Inbox) -> None:
+async def test_trying_out_from_the_document_is_refused_and_harms_nothing(
+    real: PostgresEnvironment, received: Received
+) -> None:
     router = router_in(real)
 
     @router.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     app = FastAPI()
     app.include_router(router)
@@ -125,7 +127,7 @@ async def test_trying_out_from_the_document_is_refused_and_harms_nothing(real: P
             assert answer.status_code == 500
         assert "reply_to" in answer.text
         await real.publish(router.broker.publish, "a", queue="orders")
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
         await real.drained()
 
 

@@ -1,4 +1,4 @@
-"""The places where a broker of FastStream is expected to behave alike: tests, tests with real loops, Postgres."""
+"""Where a broker must behave alike: in the test broker, in the test broker with loops, on Postgres."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from tests.backends import PostgresBackend
 from tests.waiting import until
 
 T = TypeVar("T")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
@@ -24,7 +24,7 @@ async def soon(awaitable: Awaitable[T]) -> T:
         return await awaitable
 
 
-class Inbox:
+class Received:
     """What handlers got, in the order in which they did."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Inbox:
         return self._queue.empty()
 
 
-class World(ABC):
-    """Where a test takes place."""
+class Environment(ABC):
+    """One way to run a broker in a test."""
 
     delivers_within_publish = False
 
@@ -58,7 +58,7 @@ class World(ABC):
 
     @abstractmethod
     async def publish(self, publish: Any, *bodies: Any, **options: Any) -> Any:
-        """Call `publish`, a method of a broker or a publisher, in a transaction of one's own."""
+        """Call `publish`, a method of a broker or a publisher, in a transaction of its own."""
 
     @abstractmethod
     async def rows(self) -> Sequence[OutboxRow]: ...
@@ -68,7 +68,7 @@ class World(ABC):
         await until(self.rows, lambda rows: not rows)
 
 
-class MemoryWorld(World):
+class MemoryEnvironment(Environment):
     def __init__(self, *, run_loops: bool) -> None:
         metadata = MetaData()
         self._tables = {"outbox_table": make_outbox_table(metadata), "dlq_table": make_dlq_table(metadata)}
@@ -93,7 +93,7 @@ class MemoryWorld(World):
         return list(self._client.rows)
 
 
-class PostgresWorld(World):
+class PostgresEnvironment(Environment):
     def __init__(self, engine: AsyncEngine) -> None:
         self.backend = PostgresBackend(engine)
         self.engine = engine

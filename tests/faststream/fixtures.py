@@ -1,53 +1,55 @@
+"""Fixtures: the environments in which a broker runs, and a list of what its handlers received."""
+
 from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tests.faststream.environments import Inbox, MemoryWorld, PostgresWorld, World
+from tests.faststream.environments import Environment, MemoryEnvironment, PostgresEnvironment, Received
 
 
-async def _postgres(request: pytest.FixtureRequest) -> AsyncIterator[PostgresWorld]:
+async def _postgres(request: pytest.FixtureRequest) -> AsyncIterator[PostgresEnvironment]:
     database = request.getfixturevalue("outbox_postgres")
     engine = create_async_engine(database.url("asyncpg"), pool_size=20)
-    world = PostgresWorld(engine)
-    await world.backend.create()
-    yield world
+    environment = PostgresEnvironment(engine)
+    await environment.backend.create()
+    yield environment
     await engine.dispose()
 
 
 @pytest.fixture(params=["memory", "loops", "postgres"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Every place where a broker runs."""
+async def environment(request: pytest.FixtureRequest) -> AsyncIterator[Environment]:
+    """Every environment in which a broker runs."""
     if request.param == "postgres":
-        async for world in _postgres(request):
-            yield world
+        async for environment in _postgres(request):
+            yield environment
     else:
-        yield MemoryWorld(run_loops=request.param == "loops")
+        yield MemoryEnvironment(run_loops=request.param == "loops")
 
 
 @pytest.fixture(params=["loops", "postgres"])
-async def looping(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """The places where messages are claimed, not delivered by `publish`."""
+async def looping(request: pytest.FixtureRequest) -> AsyncIterator[Environment]:
+    """The environments where messages are claimed, not delivered by `publish`."""
     if request.param == "postgres":
-        async for world in _postgres(request):
-            yield world
+        async for environment in _postgres(request):
+            yield environment
     else:
-        yield MemoryWorld(run_loops=True)
+        yield MemoryEnvironment(run_loops=True)
 
 
 @pytest.fixture
-async def real(request: pytest.FixtureRequest) -> AsyncIterator[PostgresWorld]:
-    """Postgres."""
-    async for world in _postgres(request):
-        yield world
+async def real(request: pytest.FixtureRequest) -> AsyncIterator[PostgresEnvironment]:
+    """The environment on Postgres."""
+    async for environment in _postgres(request):
+        yield environment
 
 
 @pytest.fixture
-def memory() -> MemoryWorld:
+def memory() -> MemoryEnvironment:
     """The test broker as it is by default."""
-    return MemoryWorld(run_loops=False)
+    return MemoryEnvironment(run_loops=False)
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
+def received() -> Received:
+    return Received()

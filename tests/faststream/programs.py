@@ -12,13 +12,13 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 
 
-def environment(database: str) -> dict[str, str]:
+def program_environment(database: str) -> dict[str, str]:
     return os.environ | {"SHOP_DATABASE": database, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1"}
 
 
-def open_shop(folder: Path) -> Path:
+def copy_example_app(folder: Path) -> Path:
     """Put the application into a folder, where `--reload` may watch it."""
-    return Path(shutil.copy(Path(__file__).with_name("shop.py"), folder / "shop.py"))
+    return Path(shutil.copy(Path(__file__).with_name("example_app.py"), folder / "shop.py"))
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def faststream(*arguments: str, folder: Path, database: str) -> Iterator[subproc
         process = subprocess.Popen(
             [sys.executable, "-m", "faststream", *arguments],
             cwd=folder,
-            env=environment(database),
+            env=program_environment(database),
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import OutboxBroker, OutboxRouter, make_outbox_table
 from faststream_outbox.embedded import Database
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
-from tests.faststream.environments import MemoryWorld
-from tests.faststream.programs import environment, faststream, open_shop
+from tests.faststream.environments import MemoryEnvironment
+from tests.faststream.programs import copy_example_app, faststream, program_environment
 from tests.waiting import until
 
 SECRET_URL = "postgresql+asyncpg://scott:tiger@db.example:5433/shop?ssl=require"  # noqa: S105 - the point
@@ -39,7 +39,7 @@ def addresses(document: dict[str, Any]) -> dict[str, str]:
     return {key: channel["address"] for key, channel in document["channels"].items()}
 
 
-def test_one_channel_per_queue(memory: MemoryWorld) -> None:
+def test_one_channel_per_queue(memory: MemoryEnvironment) -> None:
     broker, router = memory.broker(), OutboxRouter("shop.")
 
     @router.subscriber(["orders", "returns"])
@@ -98,12 +98,12 @@ def test_the_server_may_be_named_otherwise() -> None:
 
 
 def test_docs_gen(tmp_path: Path) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     command = [sys.executable, "-m", "faststream", "docs", "gen", "shop:app", "--out", "document.json"]
     result = subprocess.run(
         command,
         cwd=tmp_path,
-        env=environment(SECRET_URL),
+        env=program_environment(SECRET_URL),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 
 async def test_docs_serve(tmp_path: Path) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     port = free_port()
     arguments = ("docs", "serve", "shop:app", "--host", "127.0.0.1", "--port", str(port))
     with faststream(*arguments, folder=tmp_path, database=SECRET_URL) as process:
@@ -145,7 +145,7 @@ async def test_docs_serve(tmp_path: Path) -> None:
 
 
 async def test_an_asgi_application_has_health_and_document(tmp_path: Path, outbox_postgres: Database) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     port = free_port()
     engine = create_async_engine(outbox_postgres.url("asyncpg"))
     metadata = MetaData()

@@ -15,7 +15,7 @@ from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import OutboxRow
 from tests.backends import PostgresBackend
-from tests.faststream.programs import faststream, open_shop
+from tests.faststream.programs import copy_example_app, faststream
 
 # A process starts within seconds, on a machine that has other things to do too.
 PATIENCE = 60.0
@@ -70,7 +70,7 @@ async def ended(process: Popen[str]) -> int:
 async def test_a_signal_drains(
     shop: Shop, outbox_postgres: Database, tmp_path: Path, how: signal.Signals, options: tuple[str, ...]
 ) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     numbers = set(range(1, 9))
     await shop.publish(*numbers, queue="shop.slow")
     arguments = ("run", "shop:app", *options)
@@ -92,7 +92,7 @@ async def test_a_signal_drains(
 
 
 async def test_processes_share_a_queue(shop: Shop, outbox_postgres: Database, tmp_path: Path) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     arguments = ("run", "shop:app", "--workers", "2")
     with faststream(*arguments, folder=tmp_path, database=outbox_postgres.url("asyncpg")) as process:
         published, workers = 0, set[int]()
@@ -112,7 +112,7 @@ async def test_processes_share_a_queue(shop: Shop, outbox_postgres: Database, tm
 
 
 async def test_reloading(shop: Shop, outbox_postgres: Database, tmp_path: Path) -> None:
-    module = open_shop(tmp_path)
+    module = copy_example_app(tmp_path)
     arguments = ("run", "shop:app", "--reload")
     with faststream(*arguments, folder=tmp_path, database=outbox_postgres.url("asyncpg")) as process:
         await shop.publish(0, queue="orders")
@@ -130,7 +130,7 @@ async def test_reloading(shop: Shop, outbox_postgres: Database, tmp_path: Path) 
 
 
 async def test_publishing_from_the_command_line_is_refused_with_the_reason(tmp_path: Path) -> None:
-    open_shop(tmp_path)
+    copy_example_app(tmp_path)
     arguments = ("publish", "shop:app", "1", "--queue", "orders")
     with faststream(*arguments, folder=tmp_path, database="postgresql+asyncpg://localhost/nowhere") as process:
         assert await ended(process) == 1

@@ -21,11 +21,11 @@ from faststream_outbox.annotations import OutboxBroker as Broker
 from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.client import OutboxClient as Client
 from faststream_outbox.publisher.producer import OutboxProducer as Producer
-from tests.faststream.environments import Inbox, World
+from tests.faststream.environments import Environment, Received
 
 
-async def test_annotations(world: World, inbox: Inbox) -> None:
-    broker = world.broker(logger=logging.getLogger("tests.faststream"))
+async def test_annotations(environment: Environment, received: Received) -> None:
+    broker = environment.broker(logger=logging.getLogger("tests.faststream"))
 
     @broker.subscriber("orders")
     async def handle(  # noqa: PLR0917 - whatever can be asked for
@@ -37,11 +37,11 @@ async def test_annotations(world: World, inbox: Inbox) -> None:
         context: ContextRepo,
         logger: Logger,
     ) -> None:
-        inbox.put((body, message, used, producer, client, context, logger))
+        received.put((body, message, used, producer, client, context, logger))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "1", queue="orders", correlation_id="c")
-        body, message, used, producer, client, context, logger = await inbox.next()
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "1", queue="orders", correlation_id="c")
+        body, message, used, producer, client, context, logger = await received.next()
     assert (body, message.correlation_id) == ("1", "c")
     assert used is broker
     assert isinstance(producer, Producer)
@@ -50,29 +50,31 @@ async def test_annotations(world: World, inbox: Inbox) -> None:
     assert hasattr(logger, "info")
 
 
-async def test_dependencies_are_resolved_and_closed_for_each_message(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_dependencies_are_resolved_and_closed_for_each_message(
+    environment: Environment, received: Received
+) -> None:
+    broker = environment.broker()
 
     async def resource(message: OutboxMessage) -> Any:
-        inbox.put(f"open {message.headers['n']}")
+        received.put(f"open {message.headers['n']}")
         yield message.headers["n"]
-        inbox.put("close")
+        received.put("close")
 
     def doubled(number: Annotated[int, Depends(resource)]) -> int:
         return number * 2
 
     @broker.subscriber("orders")
     async def handle(body: str, number: Annotated[int, Depends(doubled)], one: int = Depends(resource)) -> None:
-        inbox.put((body, number, one))
+        received.put((body, number, one))
 
-    async with world.running(broker):
+    async with environment.running(broker):
         for number in (1, 2):
-            await world.publish(broker.publish, "a", queue="orders", headers={"n": number})
-            assert await inbox.take(3) == [f"open {number}", ("a", number * 2, number), "close"]
+            await environment.publish(broker.publish, "a", queue="orders", headers={"n": number})
+            assert await received.take(3) == [f"open {number}", ("a", number * 2, number), "close"]
 
 
-async def test_a_global_of_the_context(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_global_of_the_context(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
     broker.context.set_global("limit", 7)
 
     @broker.subscriber("orders")
@@ -82,16 +84,16 @@ async def test_a_global_of_the_context(world: World, inbox: Inbox) -> None:
         nothing: Annotated[Any, Context("nothing", default=None)],
     ) -> None:
         seen.append("order")
-        inbox.put((limit, list(seen), nothing))
+        received.put((limit, list(seen), nothing))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == (7, ["order"], None)
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == (7, ["order", "order"], None)
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == (7, ["order"], None)
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == (7, ["order", "order"], None)
 
 
-async def test_a_dependency_may_be_overridden(memory: World, inbox: Inbox) -> None:
+async def test_a_dependency_may_be_overridden(memory: Environment, received: Received) -> None:
     broker = memory.broker()
 
     def real() -> str:
@@ -99,16 +101,16 @@ async def test_a_dependency_may_be_overridden(memory: World, inbox: Inbox) -> No
 
     @broker.subscriber("orders")
     async def handle(body: str, name: Annotated[str, Depends(real)]) -> None:
-        inbox.put((body, name))
+        received.put((body, name))
 
     with broker.provider.scope(real, lambda: "fake"):
         async with memory.running(broker):
             await memory.publish(broker.publish, "a", queue="orders")
-            assert await inbox.next() == ("a", "fake")
+            assert await received.next() == ("a", "fake")
 
 
 @pytest.mark.parametrize("annotation", [Message, OutboxBroker, AbstractOutboxClient, Client, Producer])
-async def test_a_class_in_place_of_an_annotation_is_refused(memory: World, annotation: Any) -> None:
+async def test_a_class_in_place_of_an_annotation_is_refused(memory: Environment, annotation: Any) -> None:
     router = OutboxRouter()
 
     async def handle(body: int, asked: Any) -> None: ...
@@ -120,13 +122,13 @@ async def test_a_class_in_place_of_an_annotation_is_refused(memory: World, annot
             pass
 
 
-async def test_a_class_with_a_context_is_an_annotation(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_class_with_a_context_is_an_annotation(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders")
     async def handle(body: int, message: Message = Context()) -> None:  # noqa: B008 - as FastStream's users write it
-        inbox.put((body, message.body))
+        received.put((body, message.body))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, 1, queue="orders")
-        assert await inbox.next() == (1, b"1")
+    async with environment.running(broker):
+        await environment.publish(broker.publish, 1, queue="orders")
+        assert await received.next() == (1, b"1")

@@ -8,7 +8,7 @@ from faststream.exceptions import SkipMessage
 
 from faststream_outbox import ConstantRetry, OutboxRouter
 from faststream_outbox.annotations import OutboxMessage
-from tests.faststream.environments import Inbox, World
+from tests.faststream.environments import Environment, Received
 
 
 def noting(name: str, notes: list[str]) -> Any:
@@ -31,7 +31,7 @@ def noting(name: str, notes: list[str]) -> Any:
     return Noting
 
 
-async def test_from_the_broker_inwards(memory: World) -> None:
+async def test_from_the_broker_inwards(memory: Environment) -> None:
     notes: list[str] = []
     broker = memory.broker(middlewares=[noting("broker", notes)])
     router = OutboxRouter(middlewares=[noting("router", notes)])
@@ -55,21 +55,21 @@ async def test_from_the_broker_inwards(memory: World) -> None:
     ]
 
 
-async def test_a_publisher_of_a_router_has_its_middlewares(world: World) -> None:
+async def test_a_publisher_of_a_router_has_its_middlewares(environment: Environment) -> None:
     notes: list[str] = []
-    broker = world.broker(middlewares=[noting("broker", notes)])
+    broker = environment.broker(middlewares=[noting("broker", notes)])
     router = OutboxRouter(middlewares=[noting("router", notes)])
     publisher = router.publisher("orders")
     broker.include_router(router)
 
-    async with world.running(broker):
-        await world.publish(publisher.publish, "a")
+    async with environment.running(broker):
+        await environment.publish(publisher.publish, "a")
     assert notes[:2] == ["publish broker", "publish router"]
 
 
-async def test_what_a_handler_returns_passes_all_middlewares(world: World, inbox: Inbox) -> None:
+async def test_what_a_handler_returns_passes_all_middlewares(environment: Environment, received: Received) -> None:
     notes: list[str] = []
-    broker = world.broker(middlewares=[noting("broker", notes)])
+    broker = environment.broker(middlewares=[noting("broker", notes)])
 
     @broker.subscriber("orders", middlewares=[noting("subscriber", notes)])
     @broker.publisher("done")
@@ -79,64 +79,64 @@ async def test_what_a_handler_returns_passes_all_middlewares(world: World, inbox
 
     @broker.subscriber("done")
     async def collect(_body: str) -> None:
-        inbox.put(list(notes))
+        received.put(list(notes))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        seen = await inbox.next()
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        seen = await received.next()
     assert [note for note in seen if note.startswith("publish")] == ["publish broker", "publish subscriber"]
 
 
-async def test_a_function_is_a_middleware_of_a_subscriber(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_function_is_a_middleware_of_a_subscriber(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     async def shout(call_next: Any, message: Any) -> Any:
-        inbox.put("before")
+        received.put("before")
         result = await call_next(message)
-        inbox.put("after")
+        received.put("after")
         return result
 
     @broker.subscriber("orders", middlewares=[cast("Any", shout)])
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.take(3) == ["before", "a", "after"]
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.take(3) == ["before", "a", "after"]
 
 
-async def test_middlewares_may_be_added_after_subscribers(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_middlewares_may_be_added_after_subscribers(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     class Outer(BaseMiddleware):
         async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-            inbox.put("outer")
+            received.put("outer")
             return await call_next(msg)
 
     class Inner(BaseMiddleware):
         async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-            inbox.put("inner")
+            received.put("inner")
             return await call_next(msg)
 
     @broker.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     broker.add_middleware(Inner)
     broker.insert_middleware(Outer)
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.take(3) == ["outer", "inner", "a"]
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.take(3) == ["outer", "inner", "a"]
 
 
-async def test_a_message_may_be_changed_on_its_way(world: World, inbox: Inbox) -> None:
+async def test_a_message_may_be_changed_on_its_way(environment: Environment, received: Received) -> None:
     class Doubling(BaseMiddleware):
         async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
             cmd.body *= 2
             cmd.add_headers({"by": "middleware"})
             return await call_next(cmd)
 
-    broker = world.broker(middlewares=[Doubling])
+    broker = environment.broker(middlewares=[Doubling])
 
     @broker.subscriber("orders")
     async def handle(body: str) -> str:
@@ -144,28 +144,28 @@ async def test_a_message_may_be_changed_on_its_way(world: World, inbox: Inbox) -
 
     @broker.subscriber("answers")
     async def collect(body: str, message: OutboxMessage) -> None:
-        inbox.put((body, message.headers["by"]))
+        received.put((body, message.headers["by"]))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "r", queue="orders", reply_to="answers")
-        assert await inbox.next() == ("rrrr", "middleware")
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "r", queue="orders", reply_to="answers")
+        assert await received.next() == ("rrrr", "middleware")
 
 
-async def test_a_batch_may_be_changed_on_its_way(world: World, inbox: Inbox) -> None:
+async def test_a_batch_may_be_changed_on_its_way(environment: Environment, received: Received) -> None:
     class Doubling(BaseMiddleware):
         async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
             cmd.batch_bodies = [body * 2 for body in cmd.batch_bodies]
             return await call_next(cmd)
 
-    broker = world.broker(middlewares=[Doubling])
+    broker = environment.broker(middlewares=[Doubling])
 
     @broker.subscriber("orders")
     async def collect(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish_batch, "a", "b", queue="orders")
-        assert sorted(await inbox.take(2)) == ["aa", "bb"]
+    async with environment.running(broker):
+        await environment.publish(broker.publish_batch, "a", "b", queue="orders")
+        assert sorted(await received.take(2)) == ["aa", "bb"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,9 @@ async def test_a_batch_may_be_changed_on_its_way(world: World, inbox: Inbox) -> 
     ],
     ids=["sorted otherwise", "one dropped", "changed"],
 )
-async def test_keys_follow_the_bodies_of_a_batch(memory: World, change: Any, expected: list[tuple[str, str]]) -> None:
+async def test_keys_follow_the_bodies_of_a_batch(
+    memory: Environment, change: Any, expected: list[tuple[str, str]]
+) -> None:
     class Changing(BaseMiddleware):
         async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
             cmd.batch_bodies = change(cmd.batch_bodies)
@@ -189,7 +191,7 @@ async def test_keys_follow_the_bodies_of_a_batch(memory: World, change: Any, exp
     assert [(row.payload.decode(), row.entity_key) for row in await memory.rows()] == expected
 
 
-async def test_an_exception_middleware_answers_for_the_handler(world: World, inbox: Inbox) -> None:
+async def test_an_exception_middleware_answers_for_the_handler(environment: Environment, received: Received) -> None:
     handling = ExceptionMiddleware()
 
     @handling.add_handler(ZeroDivisionError, publish=True)
@@ -198,9 +200,9 @@ async def test_an_exception_middleware_answers_for_the_handler(world: World, inb
 
     @handling.add_handler(KeyError)
     async def missing(_error: KeyError) -> None:
-        inbox.put("handled")
+        received.put("handled")
 
-    broker = world.broker(middlewares=[handling])
+    broker = environment.broker(middlewares=[handling])
 
     @broker.subscriber("orders")
     @broker.publisher("done")
@@ -211,29 +213,29 @@ async def test_an_exception_middleware_answers_for_the_handler(world: World, inb
 
     @broker.subscriber("done")
     async def collect(body: Any) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, 0, queue="orders")
-        assert await inbox.next() == "a default"
-        await world.drained()  # handled is handled: nothing is retried
-        await world.publish(broker.publish, 7, queue="orders")
-        assert await inbox.next() == "handled"
-        await world.drained()
-    assert inbox.empty
+    async with environment.running(broker):
+        await environment.publish(broker.publish, 0, queue="orders")
+        assert await received.next() == "a default"
+        await environment.drained()  # handled is handled: nothing is retried
+        await environment.publish(broker.publish, 7, queue="orders")
+        assert await received.next() == "handled"
+        await environment.drained()
+    assert received.empty
 
 
-async def test_an_error_passes_through_all_middlewares(looping: World, inbox: Inbox) -> None:
+async def test_an_error_passes_through_all_middlewares(looping: Environment, received: Received) -> None:
     class Seeing(BaseMiddleware):
         async def consume_scope(self, call_next: Any, msg: Any) -> Any:
             try:
                 return await call_next(msg)
             except ValueError as error:
-                inbox.put(str(error))
+                received.put(str(error))
                 raise
 
         async def after_processed(self, exc_type: Any = None, *args: Any) -> bool | None:
-            inbox.put(exc_type)
+            received.put(exc_type)
             return await super().after_processed(exc_type, *args)
 
     broker = looping.broker(middlewares=[Seeing])
@@ -244,18 +246,18 @@ async def test_an_error_passes_through_all_middlewares(looping: World, inbox: In
 
     async with looping.running(broker):
         await looping.publish(broker.publish, "a", queue="orders")
-        assert await inbox.take(2) == ["a", ValueError]
+        assert await received.take(2) == ["a", ValueError]
     [row] = await looping.rows()
     assert row.attempts_count == 1
 
 
 @pytest.mark.parametrize("where", ["consume_scope", "on_receive", "handler"])
-async def test_a_skipped_message_is_not_lost(world: World, inbox: Inbox, where: str) -> None:
+async def test_a_skipped_message_is_not_lost(environment: Environment, received: Received, where: str) -> None:
     """FastStream gives no verdict on it, and what has no verdict is tried again."""
 
     class Skipping(BaseMiddleware):
         async def on_receive(self) -> None:
-            inbox.put("seen")
+            received.put("seen")
             if where == "on_receive":
                 raise SkipMessage
 
@@ -264,17 +266,17 @@ async def test_a_skipped_message_is_not_lost(world: World, inbox: Inbox, where: 
                 raise SkipMessage
             return await call_next(msg)
 
-    broker = world.broker(middlewares=[Skipping])
+    broker = environment.broker(middlewares=[Skipping])
 
     @broker.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=60, max_attempts=2))
     async def handle(body: str) -> None:
         if where == "handler":
             raise SkipMessage
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == "seen"
-    [row] = await world.rows()
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == "seen"
+    [row] = await environment.rows()
     assert row.attempts_count == 1
-    assert inbox.empty
+    assert received.empty

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from faststream_outbox.annotations import OutboxMessage
-from tests.faststream.environments import Inbox, World
+from tests.faststream.environments import Environment, Received
 
 NOON = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
@@ -46,59 +46,59 @@ class Parcel:
     ],
     ids=str,
 )
-async def test_bodies_arrive(world: World, inbox: Inbox, body: Any, kind: Any, expected: Any) -> None:
-    broker = world.broker()
+async def test_bodies_arrive(environment: Environment, received: Received, body: Any, kind: Any, expected: Any) -> None:
+    broker = environment.broker()
 
     async def handle(body: Any) -> None:
-        inbox.put(body)
+        received.put(body)
 
     handle.__annotations__["body"] = kind
     broker.subscriber("orders")(handle)
-    async with world.running(broker):
-        await world.publish(broker.publish, body, queue="orders")
-        assert await inbox.next() == expected
+    async with environment.running(broker):
+        await environment.publish(broker.publish, body, queue="orders")
+        assert await received.next() == expected
 
 
-async def test_a_dict_and_a_list_spread_over_parameters(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_dict_and_a_list_spread_over_parameters(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("fields")
     async def handle_fields(a: int, b: int) -> None:
-        inbox.put((a, b))
+        received.put((a, b))
 
     @broker.subscriber("items")
     async def handle_items(a: int, b: int, *rest: tuple[int, ...]) -> None:  # as FastDepends reads it
-        inbox.put((a, b, rest))
+        received.put((a, b, rest))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, {"a": 1, "b": 2.0}, queue="fields")
-        assert await inbox.next() == (1, 2)
-        await world.publish(broker.publish, [1, 2, 3, 4], queue="items")
-        assert await inbox.next() == (1, 2, (3, 4))
+    async with environment.running(broker):
+        await environment.publish(broker.publish, {"a": 1, "b": 2.0}, queue="fields")
+        assert await received.next() == (1, 2)
+        await environment.publish(broker.publish, [1, 2, 3, 4], queue="items")
+        assert await received.next() == (1, 2, (3, 4))
 
 
-async def test_headers_and_correlation_id_arrive(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_headers_and_correlation_id_arrive(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders")
     async def handle(_body: str, message: OutboxMessage) -> None:
-        inbox.put((message.headers["h"], message.correlation_id, message.message_id))
+        received.put((message.headers["h"], message.correlation_id, message.message_id))
 
-    async with world.running(broker):
-        row_id = await world.publish(broker.publish, "a", queue="orders", headers={"h": [1]}, correlation_id="c")
-        assert await inbox.next() == ([1], "c", str(row_id))
-        row_id = await world.publish(broker.publish, "a", queue="orders", headers={"h": None})
-        assert await inbox.next() == (None, str(row_id), str(row_id))
+    async with environment.running(broker):
+        row_id = await environment.publish(broker.publish, "a", queue="orders", headers={"h": [1]}, correlation_id="c")
+        assert await received.next() == ([1], "c", str(row_id))
+        row_id = await environment.publish(broker.publish, "a", queue="orders", headers={"h": None})
+        assert await received.next() == (None, str(row_id), str(row_id))
 
 
-async def test_a_batch_is_one_message_each(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_batch_is_one_message_each(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders")
     async def handle(body: Any, message: OutboxMessage) -> None:
-        inbox.put((message.raw_message.id, body, message.headers["h"]))
+        received.put((message.raw_message.id, body, message.headers["h"]))
 
-    async with world.running(broker):
-        ids = await world.publish(broker.publish_batch, 1, "two", {"n": 3}, queue="orders", headers={"h": "1"})
-        assert sorted(await inbox.take(3)) == list(zip(ids, [1, "two", {"n": 3}], ["1"] * 3, strict=True))
-        assert await world.publish(broker.publish_batch, queue="orders") == []
+    async with environment.running(broker):
+        ids = await environment.publish(broker.publish_batch, 1, "two", {"n": 3}, queue="orders", headers={"h": "1"})
+        assert sorted(await received.take(3)) == list(zip(ids, [1, "two", {"n": 3}], ["1"] * 3, strict=True))
+        assert await environment.publish(broker.publish_batch, queue="orders") == []

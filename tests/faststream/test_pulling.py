@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.faststream.environments import World, soon
+from tests.faststream.environments import Environment, soon
 
 
-async def test_get_one(looping: World) -> None:
+async def test_get_one(looping: Environment) -> None:
     broker = looping.broker()
     subscriber = broker.subscriber("orders")
     async with looping.running(broker):
-        taking = asyncio.create_task(subscriber.get_one(timeout=20))
+        taking = asyncio.create_task(subscriber.get_one(timeout=60))
         await looping.publish(broker.publish, {"n": 1}, queue="orders", headers={"h": "1"})
         message = await soon(taking)
         assert message is not None
@@ -21,26 +21,26 @@ async def test_get_one(looping: World) -> None:
         await looping.drained()
 
 
-async def test_get_one_of_an_empty_queue(looping: World) -> None:
+async def test_get_one_of_an_empty_queue(looping: Environment) -> None:
     broker = looping.broker()
     subscriber = broker.subscriber("orders")
     async with looping.running(broker):
         assert await soon(subscriber.get_one(timeout=0.01)) is None
 
 
-async def test_get_one_is_refused_where_there_are_handlers(world: World) -> None:
-    broker = world.broker()
+async def test_get_one_is_refused_where_there_are_handlers(environment: Environment) -> None:
+    broker = environment.broker()
     subscriber = broker.subscriber("orders")
 
     @subscriber
     async def handle(body: str) -> None: ...
 
-    async with world.running(broker):
-        with pytest.raises(AssertionError):
+    async with environment.running(broker):
+        with pytest.raises(AssertionError, match="has handlers"):
             await subscriber.get_one(timeout=0.01)
 
 
-async def test_iteration(looping: World) -> None:
+async def test_iteration(looping: Environment) -> None:
     broker = looping.broker()
     subscriber = broker.subscriber("orders")
     got: list[Any] = []

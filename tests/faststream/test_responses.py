@@ -7,11 +7,11 @@ from faststream import BaseMiddleware, Context, Response
 
 from faststream_outbox import OutboxResponse
 from faststream_outbox.annotations import OutboxMessage
-from tests.faststream.environments import Inbox, World
+from tests.faststream.environments import Environment, Received
 
 
-async def test_what_a_handler_returns_goes_to_its_publishers(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_what_a_handler_returns_goes_to_its_publishers(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
     audit = broker.publisher("audit", headers={"from": "publisher"})
 
     @broker.publisher("before")
@@ -28,38 +28,38 @@ async def test_what_a_handler_returns_goes_to_its_publishers(world: World, inbox
 
     @broker.subscriber(["before", "after", "audit"])
     async def collect(number: int, message: OutboxMessage) -> None:
-        inbox.put((message.raw_message.queue, number, message.correlation_id, message.headers.get("from")))
+        received.put((message.raw_message.queue, number, message.correlation_id, message.headers.get("from")))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, 1, queue="orders", correlation_id="c")
-        assert sorted(await inbox.take(3)) == [
+    async with environment.running(broker):
+        await environment.publish(broker.publish, 1, queue="orders", correlation_id="c")
+        assert sorted(await received.take(3)) == [
             ("after", 2, "c", None),
             ("audit", 2, "c", "publisher"),
             ("before", 2, "c", None),
         ]
-        await world.publish(broker.publish, 5, queue="returns", correlation_id="d")
-        assert await inbox.next() == ("audit", -5, "d", "publisher")
-        await world.drained()
+        await environment.publish(broker.publish, 5, queue="returns", correlation_id="d")
+        assert await received.next() == ("audit", -5, "d", "publisher")
+        await environment.drained()
 
 
-async def test_a_publisher_is_called_by_hand(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_publisher_is_called_by_hand(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("audit")
     async def collect(body: str, message: OutboxMessage) -> None:
-        inbox.put((body, message.headers["a"], message.headers["b"]))
+        received.put((body, message.headers["a"], message.headers["b"]))
 
     publisher = broker.publisher("audit", headers={"a": 1, "b": 1})
-    async with world.running(broker):
-        await world.publish(publisher.publish, "x", headers={"b": 2})
-        assert await inbox.next() == ("x", 1, 2)
+    async with environment.running(broker):
+        await environment.publish(publisher.publish, "x", headers={"b": 2})
+        assert await received.next() == ("x", 1, 2)
         late = broker.publisher("audit", headers={"a": 3, "b": 3}, persistent=False)
-        await world.publish(late.publish, "y")
-        assert await inbox.next() == ("y", 3, 3)
+        await environment.publish(late.publish, "y")
+        assert await received.next() == ("y", 3, 3)
 
 
-async def test_none_is_published_too(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_none_is_published_too(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.publisher("done")
     @broker.subscriber("orders")
@@ -67,22 +67,22 @@ async def test_none_is_published_too(world: World, inbox: Inbox) -> None:
 
     @broker.subscriber("done")
     async def collect(body: bytes) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == b""
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == b""
 
 
-async def test_reply_to_and_no_reply(world: World, inbox: Inbox) -> None:
-    after: Inbox = Inbox()
+async def test_reply_to_and_no_reply(environment: Environment, received: Received) -> None:
+    after: Received = Received()
 
     class Ended(BaseMiddleware):
         async def after_processed(self, *args: Any) -> bool | None:
             after.put(None)
             return await super().after_processed(*args)
 
-    broker = world.broker(middlewares=[Ended])
+    broker = environment.broker(middlewares=[Ended])
 
     @broker.subscriber("orders")
     async def handle(body: str) -> str:
@@ -94,20 +94,20 @@ async def test_reply_to_and_no_reply(world: World, inbox: Inbox) -> None:
 
     @broker.subscriber("answers")
     async def collect(body: str, message: OutboxMessage) -> None:
-        inbox.put((body, message.correlation_id, message.reply_to))
+        received.put((body, message.correlation_id, message.reply_to))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders", reply_to="answers", correlation_id="c")
-        assert await inbox.next() == ("A", "c", "")
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders", reply_to="answers", correlation_id="c")
+        assert await received.next() == ("A", "c", "")
         await after.take(2)
-        await world.publish(broker.publish, "b", queue="silent", reply_to="answers")
+        await environment.publish(broker.publish, "b", queue="silent", reply_to="answers")
         await after.next()
-        await world.drained()
-    assert inbox.empty
+        await environment.drained()
+    assert received.empty
 
 
-async def test_a_response_carries_headers_and_correlation_id(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_a_response_carries_headers_and_correlation_id(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders")
     @broker.publisher("done", headers={"a": "publisher", "b": "publisher"})
@@ -116,15 +116,15 @@ async def test_a_response_carries_headers_and_correlation_id(world: World, inbox
 
     @broker.subscriber("done")
     async def collect(body: int, message: OutboxMessage) -> None:
-        inbox.put((body, message.headers["a"], message.headers["b"], message.correlation_id))
+        received.put((body, message.headers["a"], message.headers["b"], message.correlation_id))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders", correlation_id="theirs")
-        assert await inbox.next() == (1, "publisher", "response", "mine")
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders", correlation_id="theirs")
+        assert await received.next() == (1, "publisher", "response", "mine")
 
 
-async def test_an_outbox_response_chooses_its_queue(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_an_outbox_response_chooses_its_queue(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders")
     async def handle(body: str) -> OutboxResponse:
@@ -137,17 +137,17 @@ async def test_an_outbox_response_chooses_its_queue(world: World, inbox: Inbox) 
 
     @broker.subscriber(["chosen", "done"])
     async def collect(body: str, message: OutboxMessage) -> None:
-        inbox.put((message.raw_message.queue, body, message.headers.get("h"), message.correlation_id))
+        received.put((message.raw_message.queue, body, message.headers.get("h"), message.correlation_id))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders", correlation_id="c")
-        assert await inbox.next() == ("chosen", "a", "1", "c")
-        await world.publish(broker.publish, "b", queue="others", correlation_id="c")
-        assert await inbox.next() == ("done", "b", None, "mine")
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders", correlation_id="c")
+        assert await received.next() == ("chosen", "a", "1", "c")
+        await environment.publish(broker.publish, "b", queue="others", correlation_id="c")
+        assert await received.next() == ("done", "b", None, "mine")
 
 
-async def test_inbound_headers_are_passed_on_where_asked(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_inbound_headers_are_passed_on_where_asked(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
 
     @broker.subscriber("orders", propagate_inbound_headers=True)
     @broker.publisher("done")
@@ -156,14 +156,14 @@ async def test_inbound_headers_are_passed_on_where_asked(world: World, inbox: In
 
     @broker.subscriber("done")
     async def collect(headers: dict[str, Any] = Context("message.headers")) -> None:  # noqa: B008
-        inbox.put((headers["a"], headers["b"]))
+        received.put((headers["a"], headers["b"]))
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "x", queue="orders", headers={"a": 1, "b": 1})
-        assert await inbox.next() == (1, 2)
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "x", queue="orders", headers={"a": 1, "b": 1})
+        assert await received.next() == (1, 2)
 
 
-async def test_a_failed_handler_publishes_nothing(looping: World, inbox: Inbox) -> None:
+async def test_a_failed_handler_publishes_nothing(looping: Environment, received: Received) -> None:
     broker = looping.broker()
 
     @broker.subscriber("orders")
@@ -176,19 +176,19 @@ async def test_a_failed_handler_publishes_nothing(looping: World, inbox: Inbox) 
 
     @broker.subscriber("done")
     async def collect(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     async with looping.running(broker):
         await looping.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
         await looping.drained()
-    assert inbox.empty
+    assert received.empty
 
 
-async def test_requests_are_refused_with_the_reason(world: World) -> None:
-    broker = world.broker()
+async def test_requests_are_refused_with_the_reason(environment: Environment) -> None:
+    broker = environment.broker()
     publisher = broker.publisher("orders")
-    async with world.running(broker):
+    async with environment.running(broker):
         for request in (broker.request, publisher.request):
             with pytest.raises(NotImplementedError, match="reply_to"):
                 await request("a")

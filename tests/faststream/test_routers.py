@@ -13,11 +13,11 @@ from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.broker.router import OutboxPublisher
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from faststream_outbox.router import OutboxRoute
-from tests.faststream.environments import Inbox, MemoryWorld, World
+from tests.faststream.environments import Environment, MemoryEnvironment, Received
 
 
-async def test_prefixes_add_up(world: World, inbox: Inbox) -> None:
-    broker = world.broker()
+async def test_prefixes_add_up(environment: Environment, received: Received) -> None:
+    broker = environment.broker()
     outer, inner = OutboxRouter("outer."), OutboxRouter("inner.")
 
     @inner.subscriber("orders")
@@ -31,49 +31,49 @@ async def test_prefixes_add_up(world: World, inbox: Inbox) -> None:
 
     @broker.subscriber("outer.between.inner.done")
     async def collect(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="outer.between.inner.orders")
-        assert await inbox.next() == "a"
-        await world.publish(by_hand.publish, "b")
-        assert await inbox.next() == "b"
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="outer.between.inner.orders")
+        assert await received.next() == "a"
+        await environment.publish(by_hand.publish, "b")
+        assert await received.next() == "b"
 
 
-async def test_routers_may_come_with_the_broker_and_fill_later(world: World, inbox: Inbox) -> None:
+async def test_routers_may_come_with_the_broker_and_fill_later(environment: Environment, received: Received) -> None:
     inner = OutboxRouter("inner.")
-    broker = world.broker(routers=[OutboxRouter("outer.", routers=[inner])])
+    broker = environment.broker(routers=[OutboxRouter("outer.", routers=[inner])])
 
     @inner.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="outer.inner.orders")
-        assert await inbox.next() == "a"
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="outer.inner.orders")
+        assert await received.next() == "a"
 
 
-async def test_a_subscriber_of_a_router_begins_while_the_broker_runs(looping: World, inbox: Inbox) -> None:
+async def test_a_subscriber_of_a_router_begins_while_the_broker_runs(looping: Environment, received: Received) -> None:
     router = OutboxRouter("late.")
     broker = looping.broker(routers=[router])
 
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     async with looping.running(broker):
         subscriber = router.subscriber("orders")
         subscriber(handle)
         await subscriber.start()
         await looping.publish(broker.publish, "a", queue="late.orders")
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
 
 
-async def test_routes(world: World, inbox: Inbox) -> None:
+async def test_routes(environment: Environment, received: Received) -> None:
     async def handle(body: str) -> str:
         return body.upper()
 
     async def collect(body: str, message: OutboxMessage) -> None:
-        inbox.put((body, message.headers.get("h")))
+        received.put((body, message.headers.get("h")))
 
     router = OutboxRouter(
         "r.",
@@ -82,32 +82,32 @@ async def test_routes(world: World, inbox: Inbox) -> None:
             OutboxRoute(collect, "done"),
         ],
     )
-    broker = world.broker(routers=[router])
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="r.orders")
-        assert await inbox.next() == ("A", 1)
-        await world.drained()
+    broker = environment.broker(routers=[router])
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="r.orders")
+        assert await received.next() == ("A", 1)
+        await environment.drained()
 
 
-async def test_dependencies_are_handed_down(world: World, inbox: Inbox) -> None:
+async def test_dependencies_are_handed_down(environment: Environment, received: Received) -> None:
     def noting(name: str) -> Any:
-        return Depends(lambda: inbox.put(name))
+        return Depends(lambda: received.put(name))
 
-    broker = world.broker(dependencies=[noting("broker")])
+    broker = environment.broker(dependencies=[noting("broker")])
     router = OutboxRouter(dependencies=[noting("router")])
 
     @router.subscriber("orders", dependencies=[noting("subscriber")])
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     broker.include_router(router, dependencies=[noting("include")])
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.take(5) == ["broker", "include", "router", "subscriber", "a"]
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.take(5) == ["broker", "include", "router", "subscriber", "a"]
 
 
 @pytest.mark.parametrize("of_broker", [True, False])
-async def test_the_ack_policy_is_handed_down(looping: World, inbox: Inbox, of_broker: bool) -> None:
+async def test_the_ack_policy_is_handed_down(looping: Environment, received: Received, of_broker: bool) -> None:
     policy: dict[str, Any] = {"ack_policy": AckPolicy.REJECT_ON_ERROR}
     router = OutboxRouter(**({} if of_broker else policy))
     broker = looping.broker(**(policy if of_broker else {}))
@@ -115,33 +115,35 @@ async def test_the_ack_policy_is_handed_down(looping: World, inbox: Inbox, of_br
     @router.subscriber("once")
     @router.subscriber("often", ack_policy=AckPolicy.NACK_ON_ERROR)
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
         raise ValueError
 
     broker.include_router(router)
     async with looping.running(broker):
         await looping.publish(broker.publish, "a", queue="often")
         await looping.publish(broker.publish, "b", queue="once")
-        assert sorted(await inbox.take(2)) == ["a", "b"]
+        assert sorted(await received.take(2)) == ["a", "b"]
     assert [row.queue for row in await looping.rows()] == ["often"]
 
 
-async def test_the_ack_policy_of_the_broker_reaches_routers_declared_before(world: World, inbox: Inbox) -> None:
+async def test_the_ack_policy_of_the_broker_reaches_routers_declared_before(
+    environment: Environment, received: Received
+) -> None:
     router = OutboxRouter()
 
     @router.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=60))
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
-    broker = world.broker(ack_policy=AckPolicy.MANUAL, routers=[router])
-    async with world.running(broker):
-        await world.publish(broker.publish, "a", queue="orders")
-        assert await inbox.next() == "a"
+    broker = environment.broker(ack_policy=AckPolicy.MANUAL, routers=[router])
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == "a"
     # No verdict, no delete.
-    assert [row.attempts_count for row in await world.rows()] == [1]
+    assert [row.attempts_count for row in await environment.rows()] == [1]
 
 
-async def test_a_policy_that_loses_messages_is_refused_wherever_it_comes_from(memory: MemoryWorld) -> None:
+async def test_a_policy_that_loses_messages_is_refused_wherever_it_comes_from(memory: MemoryEnvironment) -> None:
     router = OutboxRouter()
 
     @router.subscriber("orders")
@@ -155,7 +157,7 @@ async def test_a_policy_that_loses_messages_is_refused_wherever_it_comes_from(me
         broker.subscriber("returns")
 
 
-async def test_a_router_moves_to_the_broker_that_includes_it_last(memory: MemoryWorld) -> None:
+async def test_a_router_moves_to_the_broker_that_includes_it_last(memory: MemoryEnvironment) -> None:
     first, second, router = memory.broker(), memory.broker(), OutboxRouter("r.")
     subscriber = router.subscriber("orders")
     first.include_router(router)
@@ -166,7 +168,7 @@ async def test_a_router_moves_to_the_broker_that_includes_it_last(memory: Memory
     assert subscriber.queues == ["r.orders"]
 
 
-def test_only_routers_of_this_kind_are_included(memory: MemoryWorld) -> None:
+def test_only_routers_of_this_kind_are_included(memory: MemoryEnvironment) -> None:
     with pytest.raises(TypeError, match="OutboxRouter"):
         memory.broker().include_router("router")  # type: ignore[arg-type] # the point
 
@@ -207,7 +209,7 @@ def test_the_fastapi_router_takes_the_options_of_the_broker() -> None:
     assert options(OutboxBroker.__init__) - options(FastAPIRouter.__init__) == {"apply_types", "provider"}
 
 
-async def test_a_prefix_may_make_a_queue_too_long(memory: MemoryWorld) -> None:
+async def test_a_prefix_may_make_a_queue_too_long(memory: MemoryEnvironment) -> None:
     router = OutboxRouter("p" * 250)
 
     @router.subscriber("orders", retry_strategy=NoRetry())

@@ -183,7 +183,7 @@ async def test_messages_taken_one_by_one_have_no_handler(desk: Desk) -> None:
     async with started(broker):
         with pytest.raises(RuntimeError, match="needs a handler"):
             async with asyncio.timeout(30):
-                await subscriber.get_one(timeout=20)
+                await subscriber.get_one(timeout=60)
     assert await desk.seen() == []
     assert len(await desk.postgres.rows()) == 1
 

@@ -1,4 +1,4 @@
-"""What these tests share: a broker on Postgres, and ears for what it tells its recorder."""
+"""A broker on Postgres, and a recorder that keeps what it was called with."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -14,28 +14,28 @@ ENDS = ("acked", "nacked_retried", "nacked_terminal", "lease_lost", "dispatch_ab
 
 
 class Events:
-    """Keeps what it hears, and passes it on."""
+    """Keeps each event, and passes it on."""
 
     def __init__(self, *recorders: MetricsRecorder, backlog_interval: float | None = None) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.recorded: list[tuple[str, dict[str, Any]]] = []
         self.backlog_interval = backlog_interval
         self._recorders = recorders
         self._changed = asyncio.Event()
 
     def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
-        self.heard.append((event, dict(tags)))
+        self.recorded.append((event, dict(tags)))
         for recorder in self._recorders:
             recorder(event, tags)
         self._changed.set()
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [tags for name, tags in self.heard if name == event]
+        return [tags for name, tags in self.recorded if name == event]
 
     async def wait_for(self, event: str, count: int = 1, **tags: Any) -> None:
         def found() -> int:
             return sum(tags.items() <= each.items() for each in self.named(event))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while found() < count:
                 self._changed.clear()
                 await self._changed.wait()

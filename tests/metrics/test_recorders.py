@@ -126,7 +126,7 @@ async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend) -> None:
 
     async with running(broker):
         await publish(postgres, broker, [1])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await started.wait()
     assert recorded.prometheus("outbox_drain_timeout_total", "handler") == {"Handle": 1}
     assert recorded.prometheus("received_messages_in_process", "handler") == {"Handle": 0}
@@ -140,7 +140,7 @@ async def test_messages_that_are_pulled(postgres: PostgresBackend) -> None:
     async with running(broker):
         await publish(postgres, broker, range(2))
         for _ in range(2):
-            message = await subscriber.get_one(timeout=20)
+            message = await subscriber.get_one(timeout=60)
             assert message is not None
             if message.body == b"0":
                 await message.ack()

@@ -6,13 +6,13 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.order import first_designs
-from tests.order.foreign_claimer import Stranger, Taken, fetch
+from tests.order.foreign_claimer import ForeignClaimer, Taken, fetch
 from tests.soak.settings import Settings
 
 SHARDS: Final = 16
 
 
-class SeedAdvisoryLocks(Stranger):
+class SeedAdvisoryLocks(ForeignClaimer):
     """The first approach: its locks end with the claim, and what is inserted then goes to anybody."""
 
     async def claim(self, token: str) -> Sequence[Any]:
@@ -20,7 +20,7 @@ class SeedAdvisoryLocks(Stranger):
         return await self.run_alone(first_designs.ADVISORY_LOCKS, token)
 
 
-class SeedSkipLocked(Stranger):
+class SeedSkipLocked(ForeignClaimer):
     """The second approach, as far as Postgres accepts it: the same."""
 
     async def claim(self, token: str) -> Sequence[Any]:
@@ -29,7 +29,7 @@ class SeedSkipLocked(Stranger):
         return await self.run_alone(first_designs.SKIP_LOCKED_ACCEPTED)
 
 
-class SeedHashShards(Stranger):
+class SeedHashShards(ForeignClaimer):
     """The third approach: right until a handler fails, because nothing blocks what follows."""
 
     loops = 1
@@ -43,7 +43,7 @@ class SeedHashShards(Stranger):
         return rows
 
 
-class SessionLocks(Stranger):
+class SessionLocks(ForeignClaimer):
     """Shards that belong to whoever has their lock, which vanishes with its connection while the handler runs."""
 
     loops = 1
@@ -92,7 +92,7 @@ _CLAIM: Final = """UPDATE outbox o SET status = 'PROCESSING'
 RETURNING o.*"""
 
 
-class OneStatement(Stranger):
+class OneStatement(ForeignClaimer):
     """Locks and reads in one statement, whose snapshot is older than the locks: it does not see who had them before."""
 
     async def claim(self, token: str) -> Sequence[Any]:
@@ -129,7 +129,7 @@ _LEASE: Final = """UPDATE outbox o SET locked_until = {clock}() + make_interval(
 RETURNING o.*"""
 
 
-class ClockTimestamp(Stranger):
+class ClockTimestamp(ForeignClaimer):
     """Asks for the time row by row, so that a lease ends in the middle of a claim: it gets the last rows of a key."""
 
     clock = "clock_timestamp"

@@ -28,7 +28,7 @@ class Taken(NamedTuple):
     uid: str
 
 
-class Stranger(SoakProcess):
+class ForeignClaimer(SoakProcess):
     """Claims, handles one row after the other, deletes each when it is done; some claimers in one process."""
 
     settings: OrderSettings

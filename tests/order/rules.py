@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Violation, check
-from tests.soak.row_histories import FINAL, Hold, Life, Lives
+from tests.soak.row_histories import FINAL, Hold, RowHistories, RowHistory
 
 # Of one rule: what is broken breaks again with every row.
 MAX_PER_KEY: Final = 3
@@ -25,7 +25,7 @@ class KeyHold:
     token: str
     asked: float
     received: float
-    rows: list[tuple[Life, Hold]] = field(default_factory=list)
+    rows: list[tuple[RowHistory, Hold]] = field(default_factory=list)
 
     @property
     def free_from(self) -> float:
@@ -36,15 +36,15 @@ class KeyHold:
 class Key:
     """The rows of a key that surely were committed, by their ids, and who held some of them when."""
 
-    def __init__(self, name: str, rows: list[Life], holds: list[KeyHold]) -> None:
+    def __init__(self, name: str, rows: list[RowHistory], holds: list[KeyHold]) -> None:
         self.name = name
         self.rows = rows
         self.holds = holds
         # From when on each row may have been settled for good; then the same of all rows before it.
-        self._over = [min((o.asked for _, o in life.possible(*FINAL)), default=math.inf) for life in self.rows]
+        self._over = [min((o.asked for _, o in history.possible(*FINAL)), default=math.inf) for history in self.rows]
         self._all_over = [-math.inf, *accumulate(self._over, max)]
 
-    def open_before(self, number: int, t: float) -> Iterator[Life]:
+    def open_before(self, number: int, t: float) -> Iterator[RowHistory]:
         """The rows before one of them that surely were not settled for good at a time."""
         for before in range(number - 1, -1, -1):
             if self._all_over[before + 1] <= t:
@@ -56,28 +56,30 @@ class Key:
 class Finding(NamedTuple):
     """What one row of a key is evidence of."""
 
-    life: Life
+    history: RowHistory
     text: str
 
 
-def gather_keys(lives: Lives, final: FinalState) -> list[Key]:
+def gather_keys(histories: RowHistories, final: FinalState) -> list[Key]:
     """Put the rows of each key together."""
     left = {each.uid for each in (*final.outbox, *final.dead)}
-    by_key: dict[str, list[Life]] = defaultdict(list)
-    for life in lives.rows.values():
-        if life.key is not None and (life.holds or life.uid in left or (life.tx and life.tx.committed is not None)):
-            by_key[life.key].append(life)
+    by_key: dict[str, list[RowHistory]] = defaultdict(list)
+    for history in histories.rows.values():
+        if history.key is not None and (
+            history.holds or history.uid in left or (history.tx and history.tx.committed is not None)
+        ):
+            by_key[history.key].append(history)
     return [_key(name, rows) for name, rows in sorted(by_key.items())]
 
 
-def _key(name: str, rows: list[Life]) -> Key:
-    rows.sort(key=lambda life: life.row_id or 0)
+def _key(name: str, rows: list[RowHistory]) -> Key:
+    rows.sort(key=lambda history: history.row_id or 0)
     holds: dict[str, KeyHold] = {}
-    for life in rows:
-        for hold in life.holds:
+    for history in rows:
+        for hold in history.holds:
             token = hold.row.token
             whole = holds.setdefault(token, KeyHold(token, hold.asked, hold.received))
-            whole.rows.append((life, hold))
+            whole.rows.append((history, hold))
     return Key(name, rows, sorted(holds.values(), key=attrgetter("received")))
 
 
@@ -99,39 +101,39 @@ class KeyChecker:
         )
         for key in self._keys:
             for kind, rule in rules:
-                for life, text in islice(rule(key), MAX_PER_KEY):
-                    yield Violation(kind, life.uid, f"key {key.name}: {text}")
+                for history, text in islice(rule(key), MAX_PER_KEY):
+                    yield Violation(kind, history.uid, f"key {key.name}: {text}")
 
     def published(self, key: Key) -> Iterator[Finding]:
         """The ids of a key follow its commits: whoever has the lower one commits before the next is drawn."""
         soonest, follower = math.inf, None
-        for life in reversed(key.rows):
-            if life.tx is None:
+        for history in reversed(key.rows):
+            if history.tx is None:
                 continue
-            if follower is not None and life.tx.committing is not None and soonest < life.tx.committing:
-                late = f"{life.tx.committing - soonest:.3f} s after row {follower.row_id} was there"
-                yield Finding(life, f"row {life.row_id} was committed {late}, which follows it")
-            if life.tx.committed is not None and life.tx.committed < soonest:
-                soonest, follower = life.tx.committed, life
+            if follower is not None and history.tx.committing is not None and soonest < history.tx.committing:
+                late = f"{history.tx.committing - soonest:.3f} s after row {follower.row_id} was there"
+                yield Finding(history, f"row {history.row_id} was committed {late}, which follows it")
+            if history.tx.committed is not None and history.tx.committed < soonest:
+                soonest, follower = history.tx.committed, history
 
     def handed_out(self, key: Key) -> Iterator[Finding]:
         """Whoever gets a row gets all before it that are not settled for good."""
-        for number, life in enumerate(key.rows):
-            for hold in life.holds:
+        for number, history in enumerate(key.rows):
+            for hold in history.holds:
                 for other in key.open_before(number, hold.received):
                     if _under(other, hold.row.token) is None:
-                        text = f"row {life.row_id} was handed out as {hold.row.token[:8]} without row {other.row_id}"
-                        yield Finding(life, f"{text}, which was not settled")
+                        text = f"row {history.row_id} was handed out as {hold.row.token[:8]} without row {other.row_id}"
+                        yield Finding(history, f"{text}, which was not settled")
 
     def started(self, key: Key) -> Iterator[Finding]:
         """A row's handler starts when those of all rows before it have come to a good end."""
-        for number, life in enumerate(key.rows):
-            for hold, t in _starts(life):
+        for number, history in enumerate(key.rows):
+            for hold, t in _starts(history):
                 for other in key.open_before(number, t):
                     same = _under(other, hold.row.token)
                     if same is None or not any(end <= t for end in same.ended_well):
-                        text = f"row {life.row_id} was started by {hold.row.token[:8]} at {t:.3f}"
-                        yield Finding(life, f"{text}, before row {other.row_id} was handled")
+                        text = f"row {history.row_id} was started by {hold.row.token[:8]} at {t:.3f}"
+                        yield Finding(history, f"{text}, before row {other.row_id} was handled")
 
     def exclusion(self, key: Key) -> Iterator[Finding]:
         """One at a time has rows of a key, whichever rows they are."""
@@ -146,37 +148,37 @@ class KeyChecker:
     def zombie(self, key: Key) -> Iterator[Finding]:
         """Who lost the key changes none of its rows any more."""
         for number, hold in enumerate(key.holds):
-            done = [(life, operation) for life, row in hold.rows for operation in row.done()]
+            done = [(history, operation) for history, row in hold.rows for operation in row.done()]
             last = max((operation.asked for _, operation in done), default=-math.inf)
             for other in key.holds[number + 1 :]:
                 if other.received > last:
                     break
-                for life, operation in done:
+                for history, operation in done:
                     if hold.received <= other.asked and other.received <= operation.asked:
-                        text = f"{operation.verb} of row {life.row_id} by {hold.token[:8]} worked"
+                        text = f"{operation.verb} of row {history.row_id} by {hold.token[:8]} worked"
                         late = f"{operation.asked - other.received:.3f} s after the key had gone to {other.token[:8]}"
-                        yield Finding(life, f"{text} {late}")
+                        yield Finding(history, f"{text} {late}")
 
 
-def check_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
+def check_keys(histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
     """Return every violation that the history proves of keys."""
-    return list(KeyChecker(gather_keys(lives, final), slack).violations())
+    return list(KeyChecker(gather_keys(histories, final), slack).violations())
 
 
-def check_with_keys(lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
+def check_with_keys(histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
     """Return every violation that the history proves, of rows and of keys."""
-    return [*check(lives, final, slack=slack), *check_keys(lives, final, slack)]
+    return [*check(histories, final, slack=slack), *check_keys(histories, final, slack)]
 
 
-def _starts(life: Life) -> list[tuple[Hold, float]]:
-    return [(hold, t) for hold in life.holds for t in hold.started]
+def _starts(history: RowHistory) -> list[tuple[Hold, float]]:
+    return [(hold, t) for hold in history.holds for t in hold.started]
 
 
-def _under(life: Life, token: str) -> Hold | None:
+def _under(history: RowHistory, token: str) -> Hold | None:
     """The claim of a row under some token."""
-    return next((hold for hold in life.holds if hold.row.token == token), None)
+    return next((hold for hold in history.holds if hold.row.token == token), None)
 
 
 def _span(hold: KeyHold) -> str:
-    ids = [life.row_id for life, _ in hold.rows]
+    ids = [history.row_id for history, _ in hold.rows]
     return f"{hold.token[:8]} had rows {ids[0]} to {ids[-1]} from {hold.received:.3f} to {hold.free_from:.3f}"

@@ -11,7 +11,7 @@ from faststream_outbox.storage import PostgresStore
 from faststream_outbox.storage.ordering import Ordering
 from tests.order.rules import check_with_keys
 from tests.soak.checker import FinalState, Violation
-from tests.soak.row_histories import Lives
+from tests.soak.row_histories import RowHistories
 from tests.soak.settings import DLQ, OUTBOX, SHARDS, Settings
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class OrderSettings(Settings):
     worker: "Callable[[Settings, str], SoakProcess]" = make_worker
     producer: "Callable[[Settings, str], SoakProcess]" = make_producer
 
-    def check(self, lives: Lives, final: FinalState, slack: float) -> list[Violation]:
+    def check(self, histories: RowHistories, final: FinalState, slack: float) -> list[Violation]:
         """Check rows, and keys."""
-        return check_with_keys(lives, final, slack)
+        return check_with_keys(histories, final, slack)
 
     def broker(self, engine: AsyncEngine, **options: Any) -> OutboxBroker:
         """Make a broker with what is to be spoiled spoiled."""

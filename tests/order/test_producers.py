@@ -45,7 +45,7 @@ async def commits_and_ids(
     async with AsyncSession(postgres.engine) as session:
         await publish(broker, session, "first")
         other = asyncio.create_task(second())
-        async with asyncio.timeout(20), AsyncSession(postgres.engine) as watch:
+        async with asyncio.timeout(60), AsyncSession(postgres.engine) as watch:
             await until(lambda: watch.scalar(_WAITING), lambda found: other.done() or found)
         await session.commit()
         committed.append("first")

@@ -115,7 +115,7 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
     async with running(
         backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300
     ) as pipeline:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await until(
                 lambda: len(reports.counted("fetched")) >= 2
             )  # it has looked for suspects, and does not again for long

@@ -76,14 +76,14 @@ def _run_rounds(
 def _settings(options: argparse.Namespace, database: Database, seed: int) -> Settings:
     faults = FaultRates(restart=1)
     producers = max(1, options.processes // 3)
-    crew = {"workers": max(1, options.processes - producers), "producers": producers}
+    processes = {"workers": max(1, options.processes - producers), "producers": producers}
     url = database.url(options.driver)
     if options.relay is not None:
         strategy = options.order or random.Random(seed).choice(STRATEGIES)
-        return StormSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **crew)
+        return StormSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **processes)
     if options.order is None:
-        return Settings(url, Path(), seed, until=0.0, faults=faults, **crew)
-    return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **crew)
+        return Settings(url, Path(), seed, until=0.0, faults=faults, **processes)
+    return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **processes)
 
 
 def _parser() -> argparse.ArgumentParser:

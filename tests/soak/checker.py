@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise
 from typing import Final, Literal
 
-from tests.soak.row_histories import FINAL, Hold, Life, Lives
+from tests.soak.row_histories import FINAL, Hold, RowHistories, RowHistory
 
 Kind = Literal[
     "loss",
@@ -73,15 +73,15 @@ class FinalState:
 class Checker:
     """The rules, over one history."""
 
-    def __init__(self, lives: Lives, final: FinalState, slack: float = CLOCK_SLACK) -> None:
-        self._lives = lives
+    def __init__(self, histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK) -> None:
+        self._lives = histories
         self._outbox = _by_uid(final.outbox)
         self._dead = _by_uid(final.dead)
         self._slack = slack
 
     def violations(self) -> Iterator[Violation]:
         """Check every rule on every row."""
-        rules: tuple[tuple[Kind, Callable[[Life], Iterator[str]]], ...] = (
+        rules: tuple[tuple[Kind, Callable[[RowHistory], Iterator[str]]], ...] = (
             ("loss", self.loss),
             ("uncommitted", self.uncommitted),
             ("cancelled", self.cancelled),
@@ -94,60 +94,65 @@ class Checker:
             ("stuck", self.stuck),
         )
         unheard = (self._outbox.keys() | self._dead.keys()) - self._lives.rows.keys()
-        for life in (*self._lives.rows.values(), *map(Life, sorted(unheard))):
+        for history in (*self._lives.rows.values(), *map(RowHistory, sorted(unheard))):
             for kind, rule in rules:
-                for text in islice(rule(life), MAX_PER_ROW):
-                    yield Violation(kind, life.uid, text)
+                for text in islice(rule(history), MAX_PER_ROW):
+                    yield Violation(kind, history.uid, text)
         yield from self._of_no_row()
 
     def _of_no_row(self) -> Iterator[Violation]:
         for claim in self._lives.crowded:
             yield Violation("suspect", claim.rows[0].uid, f"claim_suspect brought {len(claim.rows)} rows at once")
         timers = defaultdict(list)
-        for life in self._lives.rows.values():
-            timers[life.timer_id].append(life)
+        for history in self._lives.rows.values():
+            timers[history.timer_id].append(history)
         for refused in self._lives.refused:
-            if not any(_may_be_there(life, refused.asked, refused.t) for life in timers[refused.timer_id]):
+            if not any(_may_be_there(history, refused.asked, refused.t) for history in timers[refused.timer_id]):
                 yield Violation("loss", refused.timer_id, "a timer was refused although none of its name was waiting")
         for text in self._lives.crashes:
             yield Violation("crash", "", text)
 
-    def loss(self, life: Life) -> Iterator[str]:
+    def loss(self, history: RowHistory) -> Iterator[str]:
         """What was committed is in a table, or was handled and acked, or was cancelled."""
-        if life.tx is None or life.tx.committed is None or life.uid in self._outbox or life.uid in self._dead:
+        if (
+            history.tx is None
+            or history.tx.committed is None
+            or history.uid in self._outbox
+            or history.uid in self._dead
+        ):
             return
-        if any(cancel.tx.committing is not None for cancel in life.cancels):
+        if any(cancel.tx.committing is not None for cancel in history.cancels):
             return
-        acks = life.possible("ack")
-        if life.done("dead") or (not acks and life.possible("dead")):
+        acks = history.possible("ack")
+        if history.done("dead") or (not acks and history.possible("dead")):
             yield "dead-lettered, and not in the dead-letter table"
         elif not acks:
             yield "committed and gone, and nobody settled it"
-        elif not any(hold.ended_well for hold in life.holds):
+        elif not any(hold.ended_well for hold in history.holds):
             yield "acked and gone, and no handler ever came to its end"
 
-    def uncommitted(self, life: Life) -> Iterator[str]:
+    def uncommitted(self, history: RowHistory) -> Iterator[str]:
         """Only what was committed is delivered, and not before its commit was sent."""
-        tx = life.tx
+        tx = history.tx
         if tx is None:
-            seen = bool(life.holds) or life.uid in self._outbox or life.uid in self._dead
+            seen = bool(history.holds) or history.uid in self._outbox or history.uid in self._dead
             if seen:
                 yield "there is a row that nobody published"
             return
-        for hold in life.holds:
-            if hold.row.row_id != life.row_id:
-                yield f"published as row {life.row_id}, claimed as row {hold.row.row_id}"
+        for hold in history.holds:
+            if hold.row.row_id != history.row_id:
+                yield f"published as row {history.row_id}, claimed as row {hold.row.row_id}"
             if tx.committing is None:
                 yield "claimed, and its transaction never was committed"
             elif hold.received < tx.committing:
                 yield f"claimed {tx.committing - hold.received:.3f} s before its commit was sent"
-        if tx.committing is None and (life.uid in self._outbox or life.uid in self._dead):
+        if tx.committing is None and (history.uid in self._outbox or history.uid in self._dead):
             yield "left in a table, and its transaction never was committed"
 
-    def cancelled(self, life: Life) -> Iterator[str]:
+    def cancelled(self, history: RowHistory) -> Iterator[str]:
         """A timer that was cancelled is not delivered; one that is in flight is not cancelled."""
-        for cancel in life.cancels:
-            for hold in life.holds:
+        for cancel in history.cancels:
+            for hold in history.holds:
                 if hold.received <= cancel.asked and cancel.answered < hold.free_from - self._slack:
                     yield f"cancelled {hold.free_from - cancel.answered:.3f} s before its lease was over"
                 # A transaction whose connection broke let go of the row before its end; only a commit proves it whole.
@@ -160,38 +165,38 @@ class Checker:
                 if any(o.ends and o.asked >= cancel.tx.committed for o in hold.done()):
                     yield "settled after its cancel was committed"
 
-    def double_effect(self, life: Life) -> Iterator[str]:
+    def double_effect(self, history: RowHistory) -> Iterator[str]:
         """A row is settled for good once; a lease ends once; what is gone does not come back."""
-        finals = life.done(*FINAL)
+        finals = history.done(*FINAL)
         if len(finals) > 1:
             yield "settled for good by " + " and by ".join(f"{o.verb} of {h.row.token[:8]}" for h, o in finals)
-        for hold in life.holds:
+        for hold in history.holds:
             ends = [o for o in hold.done() if o.ends]
             if len(ends) > 1:
                 yield f"one lease ended by {' and by '.join(o.verb for o in ends)}, each answered as held"
         for _, final in finals:
-            if final.answered is not None and any(hold.asked >= final.answered for hold in life.holds):
+            if final.answered is not None and any(hold.asked >= final.answered for hold in history.holds):
                 yield f"claimed again after its {final.verb} was answered"
-        dead, waiting = len(self._dead.get(life.uid, ())), len(self._outbox.get(life.uid, ()))
+        dead, waiting = len(self._dead.get(history.uid, ())), len(self._outbox.get(history.uid, ()))
         if dead + waiting > 1:
             yield f"{waiting} times in the outbox and {dead} times in the dead-letter table"
         if finals and waiting:
             yield f"its {finals[0][1].verb} was answered, and it is still in the outbox"
 
-    def exclusion(self, life: Life) -> Iterator[str]:
+    def exclusion(self, history: RowHistory) -> Iterator[str]:
         """Of two claims, one came after the other's lease; each had it at a time that the answers leave open."""
-        for one, other in combinations(life.holds, 2):
+        for one, other in combinations(history.holds, 2):
             if one.surely_before(other, self._slack) and other.surely_before(one, self._slack):
                 yield (
                     f"claimed twice: {_span(one)} and {_span(other)}, and neither had ended when the other began "
                     f"(the free times: {one.free_from:.3f}, {other.free_from:.3f})"
                 )
 
-    def zombie(self, life: Life) -> Iterator[str]:
+    def zombie(self, history: RowHistory) -> Iterator[str]:
         """Who lost the row, or gave it up, changes it no more."""
-        for hold in life.holds:
+        for hold in history.holds:
             for operation in hold.done():
-                for other in life.holds:
+                for other in history.holds:
                     later = other is not hold and hold.received <= other.asked
                     if later and other.received <= operation.asked:
                         yield (
@@ -202,14 +207,14 @@ class Checker:
                 if any(operation.asked >= ended for ended in ends):
                     yield f"{operation.verb} of {hold.row.token[:8]} worked after that lease had been ended"
 
-    def suspect(self, life: Life) -> Iterator[str]:
+    def suspect(self, history: RowHistory) -> Iterator[str]:
         """A row whose lease ran out is a suspect, and goes alone; any other row is none."""
-        if life.key is not None:
+        if history.key is not None:
             return  # only the first row of a key has a lease of its own
-        first = self._first(life)
-        if first is not None and first.suspect and not self._lost_between(_published(life), first):
+        first = self._first(history)
+        if first is not None and first.suspect and not self._lost_between(_published(history), first):
             yield "claimed as a suspect before anybody else had it"
-        for former, later in self._pairs(life):
+        for former, later in self._pairs(history):
             if not later.suspect:
                 freed = any(o.verb == "retry" or not former.suspect for o in former.possible("retry", "release"))
                 if not freed:
@@ -224,56 +229,56 @@ class Checker:
                 early = former.row.lease_epoch - later.row.acquired_epoch
                 yield f"claimed as a suspect {early:.3f} s before its lease was over by the database's clock"
 
-    def deliveries(self, life: Life) -> Iterator[str]:
+    def deliveries(self, history: RowHistory) -> Iterator[str]:
         """Each claim counts one, each release takes one back."""
-        if life.key is not None:
+        if history.key is not None:
             return  # those behind the first row of a key are handed out unwritten
-        first = self._first(life)
+        first = self._first(history)
         if first is not None:
-            lost = self._lost_between(_published(life), first)
+            lost = self._lost_between(_published(history), first)
             yield from _outside(first.row.deliveries, 1, 1 + lost, "its first claim")
-        for former, later in self._pairs(life):
+        for former, later in self._pairs(history):
             released = any(former.done("release"))
             maybe_released = any(former.possible("release"))
             lowest = former.row.deliveries + (0 if maybe_released else 1)
             highest = former.row.deliveries + (0 if released else 1) + self._lost_between(former.asked, later)
             after = f"its claim after one that was counted as {former.row.deliveries}" + " and released" * released
             yield from _outside(later.row.deliveries, lowest, highest, after)
-        buried = {hold.row.deliveries for hold, _ in life.possible("dead")}
-        for dead in self._dead.get(life.uid, ()):
+        buried = {hold.row.deliveries for hold, _ in history.possible("dead")}
+        for dead in self._dead.get(history.uid, ()):
             if dead.deliveries not in buried:
                 yield f"dead after {dead.deliveries} deliveries, and settled so after {sorted(buried)}"
 
-    def early(self, life: Life) -> Iterator[str]:
+    def early(self, history: RowHistory) -> Iterator[str]:
         """Nothing is delivered before it is due."""
-        due = life.began + life.delay
-        for hold in life.holds:
+        due = history.began + history.delay
+        for hold in history.holds:
             if hold.received < due - self._slack:
                 yield f"claimed {due - hold.received:.3f} s before it was due"
-        for former, later in self._pairs(life):
+        for former, later in self._pairs(history):
             for retry in former.done("retry"):
                 due = retry.asked + retry.seconds
                 if later.received < due - self._slack:
                     yield f"claimed {due - later.received:.3f} s before its retry was due"
 
-    def stuck(self, life: Life) -> Iterator[str]:
+    def stuck(self, history: RowHistory) -> Iterator[str]:
         """When nothing goes wrong any more, everything is delivered."""
-        for left in self._outbox.get(life.uid, ()):
+        for left in self._outbox.get(history.uid, ()):
             yield f"still in the outbox as row {left.row_id}, after {left.deliveries} deliveries"
 
     def _sure(self, one: Hold, other: Hold) -> bool:
         """Whether the order of two claims is sure; a paused process hears of its claim long after it was over."""
         return one.surely_before(other, self._slack)
 
-    def _first(self, life: Life) -> Hold | None:
+    def _first(self, history: RowHistory) -> Hold | None:
         """The first claim of a row, if it is sure which that was."""
-        first, others = life.holds[:1], life.holds[1:]
+        first, others = history.holds[:1], history.holds[1:]
         return first[0] if first and all(self._sure(first[0], other) for other in others) else None
 
-    def _pairs(self, life: Life) -> Iterator[tuple[Hold, Hold]]:
+    def _pairs(self, history: RowHistory) -> Iterator[tuple[Hold, Hold]]:
         """Claims of which it is sure that one followed the other, with none that is known in between."""
-        for n, (former, later) in enumerate(pairwise(life.holds)):
-            before, after = life.holds[:n], life.holds[n + 2 :]
+        for n, (former, later) in enumerate(pairwise(history.holds)):
+            before, after = history.holds[:n], history.holds[n + 2 :]
             if (
                 self._sure(former, later)
                 and not self._sure(later, former)
@@ -294,9 +299,9 @@ class Checker:
         return min(len(lost), int((later.received - since + self._slack) / shortest))
 
 
-def check(lives: Lives, final: FinalState, *, slack: float = CLOCK_SLACK) -> list[Violation]:
+def check(histories: RowHistories, final: FinalState, *, slack: float = CLOCK_SLACK) -> list[Violation]:
     """Return every violation that the history proves."""
-    return list(Checker(lives, final, slack).violations())
+    return list(Checker(histories, final, slack).violations())
 
 
 def _outside(count: int, lowest: int, highest: int, what: str) -> Iterator[str]:
@@ -305,16 +310,16 @@ def _outside(count: int, lowest: int, highest: int, what: str) -> Iterator[str]:
         yield f"{what} was counted as {count}, not {expected}"
 
 
-def _published(life: Life) -> float:
+def _published(history: RowHistory) -> float:
     """The earliest moment at which a row may have been claimed, as far back as anything was logged."""
-    return 0.0 if life.tx is None or life.tx.committing is None else life.tx.committing
+    return 0.0 if history.tx is None or history.tx.committing is None else history.tx.committing
 
 
-def _may_be_there(life: Life, asked: float, answered: float) -> bool:
+def _may_be_there(history: RowHistory, asked: float, answered: float) -> bool:
     """Whether a row may have been in the table at some moment of a question."""
-    if life.tx is None or life.tx.committing is None or life.tx.committing > answered:
+    if history.tx is None or history.tx.committing is None or history.tx.committing > answered:
         return False
-    gone = [o.answered for _, o in life.done(*FINAL)] + [cancel.tx.committed for cancel in life.cancels]
+    gone = [o.answered for _, o in history.done(*FINAL)] + [cancel.tx.committed for cancel in history.cancels]
     return not any(at is not None and at < asked for at in gone)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from tests.soak.process_group import Crew, Member
+from tests.soak.process_group import Member, ProcessGroup
 from tests.soak.settings import Settings
 
 _BACKENDS = """SELECT pid FROM pg_stat_activity
@@ -18,11 +18,13 @@ _BACKENDS = """SELECT pid FROM pg_stat_activity
 class Faults:
     """Strikes at random moments; `restart` crashes the server and starts it again, where it is ours to crash."""
 
-    def __init__(self, settings: Settings, dsn: str, crew: Crew, restart: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, dsn: str, processes: ProcessGroup, restart: Callable[[], None] | None = None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._settings = settings
         self._dsn = dsn
-        self._crew = crew
+        self._processes = processes
         self._restart = restart
         self._rng = random.Random(f"{settings.seed}/faults")
         self._paused: dict[str, tuple[Member, float]] = {}
@@ -66,13 +68,13 @@ class Faults:
         return cards + [self._crash] * restarts
 
     def _kill(self) -> None:
-        member = self._rng.choice(self._crew.members)
+        member = self._rng.choice(self._processes.members)
         self._paused.pop(member.name, None)
-        self._crew.replace(member)
+        self._processes.replace(member)
         self.counts[f"{member.role}s killed"] += 1
 
     def _pause(self) -> None:
-        free = [member for member in self._crew.members if member.name not in self._paused]
+        free = [member for member in self._processes.members if member.name not in self._paused]
         # Somebody goes on, or the round would be a pause.
         if len(free) < 2:
             return

@@ -36,7 +36,7 @@ class SoakProcess(ABC):
         loop.add_signal_handler(signal.SIGUSR1, self.calm.set)
         loop.set_exception_handler(lambda *_: None)  # transports of connections that were terminated
         self.settings = settings
-        # The crew takes the file for the sign that signals are heard.
+        # The processes takes the file for the sign that signals are heard.
         self.history = HistoryWriter(settings.directory, name)
         self.rng = random.Random(f"{settings.seed}/{name}")
         # The pool as a user has it: connections that die in it are part of the game.
@@ -93,7 +93,7 @@ class SoakProcess(ABC):
 
 
 def run_process(make: Callable[[Settings, str], SoakProcess], settings: Settings, name: str) -> None:
-    """Be that process: the target that the crew starts."""
+    """Be that process: the target that the processes starts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the soak, which then stops us
     for noisy in ("sqlalchemy.pool", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL + 1)

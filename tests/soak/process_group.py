@@ -56,7 +56,7 @@ class Member:
             time.sleep(0.01)
 
 
-class Crew:
+class ProcessGroup:
     """All processes of a round."""
 
     def __init__(self, settings: Settings) -> None:

@@ -97,4 +97,4 @@ def _show_violations(console: Console, result: Result) -> None:
     if left_out > 0:
         console.print(f"... and {left_out} more.")
     for uid, lines in list(result.stories.items())[:MAX_STORIES]:
-        console.print(f"\nThe life of {uid}:", *lines, sep="\n  ", markup=False, highlight=False)
+        console.print(f"\nThe history of {uid}:", *lines, sep="\n  ", markup=False, highlight=False)

@@ -15,8 +15,8 @@ from faststream_outbox.embedded import Database
 from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
-from tests.soak.process_group import Crew
-from tests.soak.row_histories import assemble, story
+from tests.soak.process_group import ProcessGroup
+from tests.soak.row_histories import assemble, lines_of
 from tests.soak.settings import METADATA, Settings
 from tests.soak.tally import Tally
 
@@ -40,7 +40,7 @@ class Result:
     counts: Counter[str]
     faults: Counter[str]
     drain_seconds: float
-    # The lives of rows that broke a rule, told for whoever has to explain it.
+    # The histories of rows that broke a rule, told for whoever has to explain it.
     stories: dict[str, list[str]]
 
 
@@ -67,31 +67,31 @@ class Round:
     def run(self, seconds: float) -> Result:
         """Work for so many seconds, drain, check."""
         offset = time.time() - time.monotonic()
-        with Crew(self._settings) as crew:
-            faults = self.make_faults(crew)
+        with ProcessGroup(self._settings) as processes:
+            faults = self.make_faults(processes)
             try:
                 self._work(seconds, faults)
             finally:
                 faults.stop()
-            crew.calm_down()
-            complaints = crew.stop("producer")
+            processes.calm_down()
+            complaints = processes.stop("producer")
             drain_began = time.monotonic()
             self._drain()
             drained = time.monotonic() - drain_began
-            complaints += crew.stop("worker")
+            complaints += processes.stop("worker")
         self.look_around()
         self._poll()
         # A clock that was set during the round is an excuse for whatever went by it.
         slack = CLOCK_SLACK + abs(time.time() - time.monotonic() - offset)
-        lives = assemble(self._reader.events)
-        violations = self._settings.check(lives, self.final_state(), slack)
+        histories = assemble(self._reader.events)
+        violations = self._settings.check(histories, self.final_state(), slack)
         violations += [Violation("crash", "", complaint) for complaint in complaints]
-        stories = {v.uid: story(lives.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in lives.rows}
+        stories = {v.uid: lines_of(histories.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in histories.rows}
         return Result(self._settings.seed, violations, self._tally.counts, faults.counts, drained, stories)
 
-    def make_faults(self, crew: Crew) -> Faults:
+    def make_faults(self, processes: ProcessGroup) -> Faults:
         """Make what goes wrong."""
-        return Faults(self._settings, self._dsn, crew, self._restart)
+        return Faults(self._settings, self._dsn, processes, self._restart)
 
     def look_around(self) -> None:
         """Take down what can be seen when everybody has gone, apart from the tables."""

@@ -102,7 +102,7 @@ class Cancel:
 
 
 @dataclass(slots=True)
-class Life:
+class RowHistory:
     """All that is known of one row. One that nobody logged as inserted has no transaction."""
 
     uid: str
@@ -136,36 +136,38 @@ class LostClaim:
 
 
 @dataclass(slots=True)
-class Lives:
+class RowHistories:
     """The rows, and what concerns none of them alone."""
 
-    rows: dict[str, Life] = field(default_factory=dict)
+    rows: dict[str, RowHistory] = field(default_factory=dict)
     lost_claims: list[LostClaim] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     crowded: list[Claimed] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
 
-def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one case an event
+def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - one case an event
     """Put a history together; the events may come in any order that keeps each process's own."""
-    lives = Lives()
+    histories = RowHistories()
     transactions: dict[str, Transaction] = defaultdict(Transaction)
     claims: dict[str, Claiming] = {}
     holds: dict[tuple[str, str], Hold] = {}
     asked: dict[str, dict[tuple[str, str], Operation]] = {}
     arrived: list[Arrived] = []
 
-    def life(uid: str) -> Life:
-        return lives.rows.setdefault(uid, Life(uid))
+    def history(uid: str) -> RowHistory:
+        return histories.rows.setdefault(uid, RowHistory(uid))
 
     for event in sorted(events, key=attrgetter("t")):
         match event:
             case Inserted(_, tx, uid, row_id, began, delay, timer_id, key):
-                lives.rows[uid] = Life(uid, row_id, began, delay, timer_id, key, transactions[tx], life(uid).holds)
+                histories.rows[uid] = RowHistory(
+                    uid, row_id, began, delay, timer_id, key, transactions[tx], history(uid).holds
+                )
             case Refused():
-                lives.refused.append(event)
+                histories.refused.append(event)
             case Cancelled(t, tx, at, uid):
-                life(uid).cancels.append(Cancel(at, t, transactions[tx]))
+                history(uid).cancels.append(Cancel(at, t, transactions[tx]))
             case Committing(t, tx):
                 transactions[tx].committing = t
             case Committed(t, tx):
@@ -177,10 +179,10 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
             case Claimed(t, call, expires_at, rows):
                 claim = claims.pop(call)
                 if claim.suspect and len(rows) > 1:
-                    lives.crowded.append(event)
+                    histories.crowded.append(event)
                 for row in rows:
                     holds[row.uid, row.token] = hold = Hold(row, claim.suspect, claim.t, t, expires_at)
-                    life(row.uid).holds.append(hold)
+                    history(row.uid).holds.append(hold)
             case Started(t, uid, token):
                 holds[uid, token].started.append(t)
             case Ended(t, uid, token, ok):
@@ -196,15 +198,15 @@ def assemble(events: Iterable[Event]) -> Lives:  # noqa: C901, PLR0912 - one cas
             case Arrived():
                 arrived.append(event)
             case Crashed(text=text):
-                lives.crashes.append(text)
+                histories.crashes.append(text)
             case Trouble():
                 pass
-    lives.lost_claims = [LostClaim(claim.t, claim.lease_seconds) for claim in claims.values()]
+    histories.lost_claims = [LostClaim(claim.t, claim.lease_seconds) for claim in claims.values()]
     for arrival in sorted(arrived, key=attrgetter("number")):
-        life(arrival.uid).arrivals.append(arrival)
-    for row_life in lives.rows.values():
+        history(arrival.uid).arrivals.append(arrival)
+    for row_life in histories.rows.values():
         row_life.holds.sort(key=lambda hold: hold.row.acquired_epoch)
-    return lives
+    return histories
 
 
 def _answer(
@@ -217,13 +219,13 @@ def _answer(
             operation.held, operation.answered = False, t
 
 
-def story(life: Life) -> list[str]:
-    """Tell a row's life in the order in which it happened, for whoever has to explain a violation."""
+def lines_of(history: RowHistory) -> list[str]:
+    """Tell a row's history in the order in which it happened, for whoever has to explain a violation."""
     steps: list[tuple[float, str]] = []
-    if life.tx is not None:
-        tx = life.tx
-        row = f"row {life.row_id}" if life.key is None else f"row {life.row_id} of key {life.key}"
-        steps.append((life.began, f"transaction began; {row}, due {life.delay:.3f} s later"))
+    if history.tx is not None:
+        tx = history.tx
+        row = f"row {history.row_id}" if history.key is None else f"row {history.row_id} of key {history.key}"
+        steps.append((history.began, f"transaction began; {row}, due {history.delay:.3f} s later"))
         for t, text in (
             (tx.committing, "commit sent"),
             (tx.committed, "commit answered"),
@@ -231,11 +233,11 @@ def story(life: Life) -> list[str]:
         ):
             if t is not None:
                 steps.append((t, text))
-    for cancel in life.cancels:
+    for cancel in history.cancels:
         steps.append((cancel.asked, f"cancel sent, answered at {cancel.answered:.3f}"))
         steps.append((cancel.tx.committed or math.inf, "cancel committed"))
-    steps.extend((each.at, f"arrived as message {each.number} of {each.partition}") for each in life.arrivals)
-    for hold in life.holds:
+    steps.extend((each.at, f"arrived as message {each.number} of {each.partition}") for each in history.arrivals)
+    for hold in history.holds:
         name, kind = hold.row.token[:8], "suspect claim" if hold.suspect else "claim"
         until = f"lease until {hold.expires_at:.3f}"
         steps.append((hold.asked, f"{name}: {kind} sent"))

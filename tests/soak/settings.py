@@ -13,7 +13,7 @@ from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox
 if TYPE_CHECKING:
     from tests.soak.checker import FinalState, Violation
     from tests.soak.process import SoakProcess
-    from tests.soak.row_histories import Lives
+    from tests.soak.row_histories import RowHistories
 
 METADATA = MetaData()
 OUTBOX = make_outbox_table(METADATA)
@@ -81,8 +81,8 @@ class Settings:
     # Statements that change the tables, for claimers that need others.
     prepare: tuple[str, ...] = ()
 
-    def check(self, lives: "Lives", final: "FinalState", slack: float) -> "list[Violation]":
+    def check(self, histories: "RowHistories", final: "FinalState", slack: float) -> "list[Violation]":
         """Check the history of a round."""
         from tests.soak.checker import check  # noqa: PLC0415 - as above
 
-        return check(lives, final, slack=slack)
+        return check(histories, final, slack=slack)

@@ -25,7 +25,7 @@ from tests.soak.history import (
     Started,
     Verb,
 )
-from tests.soak.row_histories import assemble, story
+from tests.soak.row_histories import assemble, lines_of
 
 LEASE = 10.0
 EMPTY = FinalState()
@@ -391,7 +391,7 @@ def test_events_may_come_in_the_order_of_the_files() -> None:
 
 def test_a_life_is_told_in_its_order() -> None:
     events = [*published(), *claimed("a", 1), *handled("a", 2), *asked("ack", "a", 3, held=None), *cancelled(14)]
-    told = story(assemble(events).rows["r"])
+    told = lines_of(assemble(events).rows["r"])
     assert [line.split(" ", 1)[1] for line in told] == [
         "transaction began; row 1, due 0.000 s later",
         "commit sent",

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker
 from faststream_outbox.embedded import Database
 from faststream_outbox.testing import fake_session
-from tests.faststream.environments import PATIENCE, Inbox, MemoryWorld, PostgresWorld
+from tests.faststream.environments import PATIENCE, MemoryEnvironment, PostgresEnvironment, Received
 from tests.waiting import until
 
 
@@ -24,7 +24,7 @@ class Person(BaseModel):
 
 
 @pytest.fixture
-def broker(memory: MemoryWorld) -> OutboxBroker:
+def broker(memory: MemoryEnvironment) -> OutboxBroker:
     return memory.broker()
 
 
@@ -138,7 +138,7 @@ async def test_rows_that_nobody_handles_stay(broker: OutboxBroker) -> None:
     assert test.fake_client.dlq_rows == []
 
 
-async def test_with_an_application(memory: MemoryWorld, inbox: Inbox) -> None:
+async def test_with_an_application(memory: MemoryEnvironment, received: Received) -> None:
     broker = memory.broker()
     app = FastStream(broker)
     started: list[str] = []
@@ -146,41 +146,43 @@ async def test_with_an_application(memory: MemoryWorld, inbox: Inbox) -> None:
 
     @broker.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     async with TestOutboxBroker(broker) as test_broker, TestApp(app):
         assert started == ["after"]
         await test_broker.publish("a", queue="orders")
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
 
 
-async def test_brokers_that_share_a_table_see_each_others_messages(memory: MemoryWorld, inbox: Inbox) -> None:
+async def test_brokers_that_share_a_table_see_each_others_messages(
+    memory: MemoryEnvironment, received: Received
+) -> None:
     first, second = memory.broker(), memory.broker()
 
     @second.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     async with TestOutboxBroker(first, second) as (one, other):
         assert (one, other) == (first, second)
         await one.publish("a", queue="orders")
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
 
 
-async def test_with_the_real_loops_a_failure_is_retried(broker: OutboxBroker, inbox: Inbox) -> None:
+async def test_with_the_real_loops_a_failure_is_retried(broker: OutboxBroker, received: Received) -> None:
     @broker.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=0.01), retry_flush_interval_ms=0)
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
         if handle.mock.call_count < 3:
             raise ValueError
 
     async with TestOutboxBroker(broker, run_loops=True) as test_broker:
         await test_broker.publish("a", queue="orders")
-        assert await inbox.take(3) == ["a"] * 3
+        assert await received.take(3) == ["a"] * 3
         await handle.wait_call(PATIENCE)
 
 
-async def test_with_the_real_database(real: PostgresWorld) -> None:
+async def test_with_the_real_database(real: PostgresEnvironment) -> None:
     broker = real.broker()
     publisher = broker.publisher("done")
 
@@ -200,28 +202,30 @@ async def test_with_the_real_database(real: PostgresWorld) -> None:
     assert len(broker.subscribers) == 1
 
 
-def test_publishing_without_an_event_loop(memory: MemoryWorld, inbox: Inbox) -> None:
+def test_publishing_without_an_event_loop(memory: MemoryEnvironment, received: Received) -> None:
     broker = memory.broker()
 
     @broker.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     async def run() -> None:
         async with TestOutboxBroker(broker):
             with Session(create_engine("sqlite://")) as session:
                 broker.publish_sync("a", queue="orders", session=session)
-            assert await inbox.next() == "a"
+            assert await received.next() == "a"
 
     asyncio.run(run())
 
 
-async def test_publishing_from_synchronous_code(real: PostgresWorld, outbox_postgres: Database, inbox: Inbox) -> None:
+async def test_publishing_from_synchronous_code(
+    real: PostgresEnvironment, outbox_postgres: Database, received: Received
+) -> None:
     broker = real.broker()
 
     @broker.subscriber("orders")
     async def handle(body: str) -> None:
-        inbox.put(body)
+        received.put(body)
 
     engine = create_engine(outbox_postgres.url("psycopg"))
 
@@ -234,7 +238,7 @@ async def test_publishing_from_synchronous_code(real: PostgresWorld, outbox_post
 
     async with real.running(broker):
         await asyncio.to_thread(work)
-        assert await inbox.next() == "a"
+        assert await received.next() == "a"
         await real.drained()
     engine.dispose()
-    assert inbox.empty
+    assert received.empty

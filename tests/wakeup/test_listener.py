@@ -16,20 +16,20 @@ from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow
 from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import PostgresBackend
-from tests.observers import LISTENERS, Bell, Reports
+from tests.observers import LISTENERS, Reports, Wakes
 from tests.pooler import pooling
 from tests.proxy import proxying
 
 
 @asynccontextmanager
-async def listening(engine: AsyncEngine) -> AsyncIterator[tuple[Reports, Bell]]:
-    backend, reports, bell = PostgresBackend(engine), Reports(), Bell()
+async def listening(engine: AsyncEngine) -> AsyncIterator[tuple[Reports, Wakes]]:
+    backend, reports, wakes = PostgresBackend(engine), Reports(), Wakes()
     wakeup = Wakeup(backend.store, reports)
-    wakeup.subscribe(["q"], bell)
+    wakeup.subscribe(["q"], wakes)
     wakeup.start(listen=True)
     try:
         async with asyncio.timeout(90):
-            yield reports, bell
+            yield reports, wakes
     finally:
         async with asyncio.timeout(20):  # whatever state the connections are in
             await wakeup.stop()
@@ -41,9 +41,9 @@ async def tell(postgres: PostgresBackend) -> None:
 
 
 async def test_a_killed_listen_is_said_and_mended(postgres: PostgresBackend, outbox_postgres: Database) -> None:
-    ears = create_async_engine(outbox_postgres.url(postgres.engine.dialect.driver))
-    async with listening(ears) as (reports, bell):
-        await bell.rung()
+    listening_engine = create_async_engine(outbox_postgres.url(postgres.engine.dialect.driver))
+    async with listening(listening_engine) as (reports, wakes):
+        await wakes.next()
         assert reports.events == [], "the first success is no news"
         for round_ in (1, 2):
             [[pid]] = await postgres.run(LISTENERS)
@@ -54,20 +54,20 @@ async def test_a_killed_listen_is_said_and_mended(postgres: PostgresBackend, out
             assert "polling" in lost["message"]
             assert "pooler" not in lost["message"], "there is none"
             await reports.until("listen_restored", count=round_)
-            await bell.rung()
+            await wakes.next()
             await tell(postgres)
-            await bell.rung()
+            await wakes.next()
             assert len(reports.events) == 2 * round_
-    await ears.dispose()
+    await listening_engine.dispose()
 
 
 async def test_a_silent_listen_is_noticed_and_mended(postgres: PostgresBackend, outbox_postgres: Database) -> None:
     """Only the way of the LISTEN connection is cut; those that notify are new ones each time."""
     url = outbox_postgres.url(postgres.engine.dialect.driver)
     async with proxying(url) as proxy:
-        ears = create_async_engine(proxy.url(url))
-        async with listening(ears) as (reports, bell):
-            await bell.rung()
+        listening_engine = create_async_engine(proxy.url(url))
+        async with listening(listening_engine) as (reports, wakes):
+            await wakes.next()
             began = time.monotonic()
             proxy.freeze()
             await reports.until("listen_lost", seconds=15)
@@ -75,11 +75,11 @@ async def test_a_silent_listen_is_noticed_and_mended(postgres: PostgresBackend, 
             await tell(postgres)
             proxy.thaw()
             await reports.until("listen_restored")
-            await bell.rung()
+            await wakes.next()
             await tell(postgres)
-            await bell.rung()
+            await wakes.next()
             assert [event["event"] for event in reports.events] == ["listen_lost", "listen_restored"]
-        await ears.dispose()
+        await listening_engine.dispose()
 
 
 async def test_stopping_does_not_wait_for_a_silent_server(postgres: PostgresBackend, outbox_postgres: Database) -> None:
@@ -87,8 +87,8 @@ async def test_stopping_does_not_wait_for_a_silent_server(postgres: PostgresBack
     url = outbox_postgres.url(postgres.engine.dialect.driver)
     async with proxying(url) as proxy:
         engine = create_async_engine(proxy.url(url))
-        async with listening(engine) as (reports, bell):
-            await bell.rung()
+        async with listening(engine) as (reports, wakes):
+            await wakes.next()
             proxy.freeze()
             await proxy.withheld.wait()
             began = time.monotonic()
@@ -101,14 +101,14 @@ async def test_stopping_does_not_wait_for_a_silent_server(postgres: PostgresBack
 
 async def test_an_empty_pool_is_no_loss(postgres: PostgresBackend, outbox_postgres: Database) -> None:
     url = outbox_postgres.url(postgres.engine.dialect.driver)
-    ears = create_async_engine(url, pool_size=1, max_overflow=0)
-    async with listening(ears) as (reports, bell):
-        await bell.rung()
-        async with ears.connect():
+    listening_engine = create_async_engine(url, pool_size=1, max_overflow=0)
+    async with listening(listening_engine) as (reports, wakes):
+        await wakes.next()
+        async with listening_engine.connect():
             await asyncio.sleep(5)  # long enough for a test to find the pool empty
             await tell(postgres)
-            await bell.rung()
-        await ears.dispose()
+            await wakes.next()
+        await listening_engine.dispose()
     assert reports.events == []
 
 
@@ -117,7 +117,7 @@ async def test_a_server_that_is_not_there_is_said_once(outbox_postgres: Database
         taken.bind(("127.0.0.1", 0))
         nobody = make_url(outbox_postgres.url(driver)).set(port=taken.getsockname()[1])
         engine = create_async_engine(nobody)
-        async with listening(engine) as (reports, _bell):
+        async with listening(engine) as (reports, _wakes):
             await reports.until("listen_lost")
             await asyncio.sleep(1)
         assert len(reports.events) == 1
@@ -133,9 +133,9 @@ async def test_a_pooler_in_transaction_mode_is_noticed_and_said_once(
     async with pooling(outbox_postgres) as port:
         url = make_url(outbox_postgres.url(driver)).set(port=port, host="127.0.0.1")
         pooled = create_async_engine(url, poolclass=NullPool, connect_args=arguments)
-        async with listening(pooled) as (reports, bell):
+        async with listening(pooled) as (reports, wakes):
             await reports.until("listen_lost")
             await asyncio.sleep(6)  # some more attempts
-            assert bell.rings == 0
+            assert wakes.count == 0
         assert len(reports.events) == 1
         await pooled.dispose()

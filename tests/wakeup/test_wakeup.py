@@ -17,7 +17,7 @@ from faststream_outbox.storage import Ack, Listening, MemoryStore, NewRow, Outbo
 from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 from tests.engine.pipelines import one_by_one
-from tests.observers import LISTENERS, Bell, Ears, Reports
+from tests.observers import LISTENERS, NotifiedQueues, Reports, Wakes
 
 
 @asynccontextmanager
@@ -40,66 +40,66 @@ async def publish(wakeup: Wakeup, backend: PostgresBackend, session: AsyncSessio
 
 
 async def test_a_commit_wakes_the_subscribers_of_its_queue(postgres: PostgresBackend) -> None:
-    mine, others = Bell(), Bell()
+    mine, others = Wakes(), Wakes()
     async with started(postgres, listen=False) as wakeup:
         wakeup.subscribe(["q", "r"], mine)
         wakeup.subscribe(["x"], others)
         async with postgres.sessions() as session:
             await publish(wakeup, postgres, session, "q", "q", "q")
-            assert mine.rings == 0
+            assert mine.count == 0
             await session.commit()
-            assert mine.rings == 1, "directly, and once"
-    assert others.rings == 0
+            assert mine.count == 1, "directly, and once"
+    assert others.count == 0
 
 
 async def test_a_rollback_wakes_nobody(postgres: PostgresBackend) -> None:
-    bell = Bell()
+    wakes = Wakes()
     async with started(postgres, listen=False) as wakeup:
-        wakeup.subscribe(["q"], bell)
+        wakeup.subscribe(["q"], wakes)
         async with postgres.sessions() as session:
             await publish(wakeup, postgres, session, "q")
             await session.rollback()
-    assert bell.rings == 0
+    assert wakes.count == 0
 
 
 async def test_who_has_unsubscribed_is_left_alone(postgres: PostgresBackend) -> None:
-    gone, here = Bell(), Bell()
+    gone, here = Wakes(), Wakes()
     async with started(postgres, listen=False) as wakeup:
         unsubscribe = wakeup.subscribe(["q"], gone)
         wakeup.subscribe(["q"], here)
         unsubscribe()
         unsubscribe()
         wakeup.announce(["q"])
-    assert (gone.rings, here.rings) == (0, 1)
+    assert (gone.count, here.count) == (0, 1)
 
 
 async def test_other_processes_are_told_once_per_queue(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with started(postgres, listen=False) as wakeup, postgres.transaction() as session:
             await publish(wakeup, postgres, session, *(f"q{n % 2}" for n in range(1000)))
             await postgres.store.notify(["before"])
-            assert await ears.until("before") == ["before"]
+            assert await notified.until("before") == ["before"]
         await postgres.store.notify(["end"])
-        await ears.until("end")
-    assert Counter(ears.heard) == {"before": 1, "q0": 1, "q1": 1, "end": 1}
+        await notified.until("end")
+    assert Counter(notified.queues) == {"before": 1, "q0": 1, "q1": 1, "end": 1}
 
 
 async def test_subscribers_of_other_processes_wake(postgres: PostgresBackend, outbox_postgres: Database) -> None:
     elsewhere = PostgresBackend(create_async_engine(outbox_postgres.url("asyncpg")))
-    bell = Bell()
+    wakes = Wakes()
     async with started(elsewhere) as there, started(postgres, listen=False) as here:
-        there.subscribe(["q"], bell)
-        await bell.rung()  # when it begins to hear
+        there.subscribe(["q"], wakes)
+        await wakes.next()  # when it begins to hear
         async with postgres.transaction() as session:
             await publish(here, postgres, session, "q")
-        await bell.rung()
+        await wakes.next()
         async with postgres.engine.begin() as connection:
             assert not here.defer(connection, "q")
             await postgres.store.insert(connection, NewRow("q", b""), notify=True)
-        await bell.rung()
+        await wakes.next()
         await postgres.run("NOTIFY outbox_outbox")
-        await bell.rung()
+        await wakes.next()
     await elsewhere.engine.dispose()
 
 
@@ -117,21 +117,21 @@ async def test_who_listens_notifies_on_that_connection_and_else_on_one_of_the_po
                 raise ConnectionError("on purpose")
             return super().listen(on_queue)
 
-    store, reports, ears = Lending(postgres.engine, postgres.outbox_table), Reports(), Ears()
+    store, reports, notified = Lending(postgres.engine, postgres.outbox_table), Reports(), NotifiedQueues()
     wakeup = Wakeup(store, reports)
-    async with asyncio.timeout(60), postgres.store.listen(ears):
+    async with asyncio.timeout(60), postgres.store.listen(notified):
         others = await postgres.run(LISTENERS)
         wakeup.start(listen=True)
         wakeup.announce(["early"])  # it need not listen yet
-        await ears.until("early")
+        await notified.until("early")
         wakeup.announce(["late"])
-        await ears.until("late")
+        await notified.until("late")
         assert store.lent == 0
         store.deaf = True
         [[pid]] = [each for each in await postgres.run(LISTENERS) if each not in others]
         await postgres.run("SELECT pg_terminate_backend(:pid)", pid=pid)
         wakeup.announce(["lost"])
-        await ears.until("lost")
+        await notified.until("lost")
         assert store.lent == 1
         assert reports.named("notify_failed") == [], "one way is as good as the other"
     await wakeup.stop()
@@ -144,10 +144,10 @@ async def test_many_commits_share_their_notifications() -> None:
         async def notify(self, queues: Iterable[str]) -> None:
             self.sent.append(set(queues))
 
-    store, bell = Counting(), Bell()
+    store, wakes = Counting(), Wakes()
     store.sent = []
     wakeup = Wakeup(store, Reports())
-    wakeup.subscribe(["q"], bell)
+    wakeup.subscribe(["q"], wakes)
     wakeup.start(listen=False)
     began = time.monotonic()
     wakeup.announce(["q"])
@@ -157,7 +157,7 @@ async def test_many_commits_share_their_notifications() -> None:
         wakeup.announce(["q", f"r{n % 7}"])
         await asyncio.sleep(0)
     await wakeup.stop()
-    assert bell.rings == 20_001
+    assert wakes.count == 20_001
     # One in ten milliseconds; a timer may come a little early.
     assert len(store.sent) <= (time.monotonic() - began) / 0.009 + 2
     assert store.sent[0] == {"q"}
@@ -165,32 +165,32 @@ async def test_many_commits_share_their_notifications() -> None:
 
 
 async def test_stopping_announces_what_is_pending(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with started(postgres, listen=False) as wakeup:
             wakeup.announce(["first"])
-            await ears.until("first")
+            await notified.until("first")
             wakeup.announce(["second"])
             wakeup.announce(["third"])
-        await ears.until("second")
-        await ears.until("third")
+        await notified.until("second")
+        await notified.until("third")
 
 
 async def test_it_can_be_started_again(postgres: PostgresBackend) -> None:
-    wakeup, bell, ears = Wakeup(postgres.store, Reports()), Bell(), Ears()
-    wakeup.subscribe(["q"], bell)
-    async with postgres.store.listen(ears), asyncio.timeout(60):
+    wakeup, wakes, notified = Wakeup(postgres.store, Reports()), Wakes(), NotifiedQueues()
+    wakeup.subscribe(["q"], wakes)
+    async with postgres.store.listen(notified), asyncio.timeout(60):
         for queue in ("one", "two"):
             async with postgres.sessions() as session:
                 assert not wakeup.defer(session, queue), "nobody would announce it"
             wakeup.start(listen=False)
             wakeup.start(listen=True)  # as a broker does, which connects first
-            await bell.rung()
+            await wakes.next()
             assert wakeup.alive
             async with postgres.transaction() as session:
                 await publish(wakeup, postgres, session, queue)
             await wakeup.stop()
-            await ears.until(queue)
+            await notified.until(queue)
 
 
 async def test_stopped_before_the_commit_it_does_not_break_it(postgres: PostgresBackend) -> None:
@@ -203,12 +203,12 @@ async def test_stopped_before_the_commit_it_does_not_break_it(postgres: Postgres
 
 
 async def test_commits_of_other_threads_wake(postgres: PostgresBackend, outbox_postgres: Database) -> None:
-    bell, ears = Bell(), Ears()
+    wakes, notified = Wakes(), NotifiedQueues()
     threads: list[int] = []
 
     def wake() -> None:
         threads.append(threading.get_ident())
-        bell()
+        wakes()
 
     def work(wakeup: Wakeup) -> None:
         engine = create_engine(outbox_postgres.url("psycopg"))
@@ -216,11 +216,11 @@ async def test_commits_of_other_threads_wake(postgres: PostgresBackend, outbox_p
             postgres.store.insert_sync(session, NewRow("q", b""), notify=not wakeup.defer(session, "q"))
         engine.dispose()
 
-    async with postgres.store.listen(ears), started(postgres, listen=False) as wakeup:
+    async with postgres.store.listen(notified), started(postgres, listen=False) as wakeup:
         wakeup.subscribe(["q"], wake)
         await asyncio.to_thread(work, wakeup)
-        await bell.rung()
-        await ears.until("q")
+        await wakes.next()
+        await notified.until("q")
     assert threads == [threading.get_ident()]
 
 
@@ -234,15 +234,15 @@ async def test_what_cannot_be_sent_is_kept_and_sent_later(postgres: PostgresBack
                 raise ConnectionError("on purpose")
             await super().notify(queues)
 
-    ears, reports = Ears(), Reports()
+    notified, reports = NotifiedQueues(), Reports()
     wakeup = Wakeup(Weak(postgres.engine, postgres.outbox_table), reports)
     wakeup.start(listen=False)
-    async with postgres.store.listen(ears):
+    async with postgres.store.listen(notified):
         wakeup.announce(["a"])
         await reports.until("notify_failed")
         wakeup.announce(["b"])
-        await ears.until("a")
-        await ears.until("b")
+        await notified.until("a")
+        await notified.until("b")
     await wakeup.stop()
     assert len(reports.named("notify_failed")) == 2  # the first and the second time; the third is no news
 
@@ -273,15 +273,15 @@ async def test_a_store_that_does_not_answer_does_not_keep_it_from_stopping(postg
 
 
 async def test_in_memory_rows_wake_at_once() -> None:
-    backend, bell = MemoryBackend(), Bell()
+    backend, wakes = MemoryBackend(), Wakes()
     async with started(backend) as wakeup:
-        wakeup.subscribe(["q"], bell)
-        await bell.rung()
+        wakeup.subscribe(["q"], wakes)
+        await wakes.next()
         assert not wakeup.defer(None, "q")
         await backend.store.insert(None, NewRow("q", b""), notify=True)
-        await bell.rung()
+        await wakes.next()
         await backend.store.insert_many(None, [NewRow("q", b"")], notify=True)
-        await bell.rung()
+        await wakes.next()
 
 
 async def test_a_pipeline_that_hardly_polls_gets_its_rows(engine: AsyncEngine, outbox_postgres: Database) -> None:

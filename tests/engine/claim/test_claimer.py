@@ -41,7 +41,7 @@ async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sl
         again.set()
         return Ack()
 
-    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(5):
+    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(20):
         await again.wait()
 
 
@@ -58,7 +58,7 @@ async def test_the_earliest_of_many_retries_hides_none_of_the_others(backend: Ba
             all_again.set()
         return Ack()
 
-    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(5):
+    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(20):
         await all_again.wait()
     assert set(seen.values()) == {2}
 

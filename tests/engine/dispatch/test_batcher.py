@@ -36,7 +36,7 @@ def failed(some: list[OutboxRow], batch_size: int) -> list[Settlement]:
 
 
 async def gather(batcher: Batcher) -> int:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return len(await batcher.gather())
 
 
@@ -173,7 +173,7 @@ async def test_a_call_that_runs_with_places_left_keeps_them() -> None:
     waiting = asyncio.ensure_future(ledger.wait_for_change())
     await asyncio.sleep(0)
     ledger.free_places(7)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert ledger.occupied == 3
     assert len(ledger.remove(row.lease for row in some)) == 3
 

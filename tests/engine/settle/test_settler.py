@@ -47,7 +47,7 @@ class ScribeStore(MemoryStore):
         return [count for count in counts if count]
 
     async def until_settled(self, kind: type[Outcome], count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while sum(self.kinds(kind)) < count:
                 await asyncio.sleep(0.01)
 
@@ -175,7 +175,7 @@ async def test_what_is_refused_does_not_hold_up_the_others(
         return Dead("rejected") if row.id <= 3 else Ack()
 
     async with running(backend, handle, terminal_batch_size=1, reports=reports):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(reports.counted("nacked_retried")) < 3:
                 await asyncio.sleep(0.01)
     assert sum(backend.scribe.kinds(Ack)) == 7
@@ -199,7 +199,7 @@ async def test_what_is_refused_for_good_is_written_when_it_is_no_longer(
         return Dead("rejected")
 
     async with running(backend, handle, reports=reports):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(reports.counted("dispatched")) < 3:
                 await asyncio.sleep(0.01)
         backend.scribe.refuse = lambda _outcome: False
@@ -219,7 +219,7 @@ async def test_a_row_of_which_everything_is_refused_is_left_to_its_lease(
         return Ack()
 
     async with running(backend, handle, reports=reports):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not reports.counted("dispatch_abandoned"):
                 await asyncio.sleep(0.01)
     [abandoned] = reports.counted("dispatch_abandoned")
@@ -246,7 +246,7 @@ async def test_a_group_is_not_torn_by_the_end_of_one_of_its_leases(backend: Scri
 
     backend.scribe.refuse = fail_once
     pipeline.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while len(backend.scribe.batches) < 2:
             await asyncio.sleep(0.01)
     await pipeline.stop(5)

@@ -26,7 +26,7 @@ class Item(NamedTuple):
     headers: Mapping[str, Any]
 
 
-class Shelf(ABC):
+class Arrivals(ABC):
     """Reads what has come since it was read last; only what was read whole counts as read."""
 
     def __init__(self, place: Place) -> None:
@@ -37,7 +37,7 @@ class Shelf(ABC):
         """Give all that is there and was not given before."""
 
 
-class RedisShelf(Shelf):
+class RedisArrivals(Arrivals):
     _last = "-"
 
     async def read(self) -> AsyncIterator[Item]:
@@ -49,7 +49,7 @@ class RedisShelf(Shelf):
                 yield Item("stream", int(entry_id.split(b"-")[0]) / 1000, body, headers)
 
 
-class NatsShelf(Shelf):
+class NatsArrivals(Arrivals):
     _read = 0
 
     async def read(self) -> AsyncIterator[Item]:
@@ -66,7 +66,7 @@ class NatsShelf(Shelf):
             await client.close()
 
 
-class RabbitShelf(Shelf):
+class RabbitArrivals(Arrivals):
     async def read(self) -> AsyncIterator[Item]:
         async with await aio_pika.connect(self.place.running.url) as connection:
             queue = await (await connection.channel()).get_queue(self.place.name)
@@ -74,7 +74,7 @@ class RabbitShelf(Shelf):
                 yield Item("queue", datetime.now(UTC).timestamp(), message.body, message.headers)
 
 
-class KafkaShelf(Shelf):
+class KafkaArrivals(Arrivals):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._next = {TopicPartition(place.name, number): 0 for number in range(PARTITIONS)}
@@ -96,16 +96,16 @@ class KafkaShelf(Shelf):
                     yield Item(name, record.timestamp / 1000, record.value or b"", headers)
 
 
-def shelf_of(place: Place) -> Shelf:
+def arrivals_of(place: Place) -> Arrivals:
     """Find out how a place is read."""
     match place:
         case RedisPlace():
-            return RedisShelf(place)
+            return RedisArrivals(place)
         case NatsPlace():
-            return NatsShelf(place)
+            return NatsArrivals(place)
         case RabbitQueuePlace():
-            return RabbitShelf(place)
+            return RabbitArrivals(place)
         case KafkaPlace():
-            return KafkaShelf(place)
+            return KafkaArrivals(place)
         case _:
             raise TypeError(f"{place} keeps nothing.")

@@ -8,16 +8,18 @@ from tests.relay.storm.settings import StormSettings
 from tests.servers.server import Server
 from tests.soak.database import Restart
 from tests.soak.faults import Faults
-from tests.soak.process_group import Crew
+from tests.soak.process_group import ProcessGroup
 
 
-class Weather(Faults):
+class StormFaults(Faults):
     """Takes the server away while other faults go on, and brings it back; one outage at a time."""
 
     _settings: StormSettings
 
-    def __init__(self, settings: StormSettings, dsn: str, crew: Crew, restart: Restart | None, server: Server) -> None:
-        super().__init__(settings, dsn, crew, restart)
+    def __init__(
+        self, settings: StormSettings, dsn: str, processes: ProcessGroup, restart: Restart | None, server: Server
+    ) -> None:
+        super().__init__(settings, dsn, processes, restart)
         self._server = server
         self._runner = asyncio.Runner()
         self._outage: asyncio.Task[None] | None = None

@@ -12,14 +12,14 @@ import psycopg
 
 from faststream_outbox.embedded import Database
 from tests.relay.destinations import KafkaPlace
-from tests.relay.storm.arrivals import shelf_of
-from tests.relay.storm.faults import Weather
+from tests.relay.storm.arrivals import arrivals_of
+from tests.relay.storm.faults import StormFaults
 from tests.relay.storm.rules import count_repeats
 from tests.relay.storm.settings import PLACES, StormSettings
 from tests.servers.server import Server
 from tests.soak.checker import FinalState
 from tests.soak.history import Arrived, Event, HistoryWriter
-from tests.soak.process_group import Crew
+from tests.soak.process_group import ProcessGroup
 from tests.soak.round import Enough, Result, Round, run_round
 from tests.soak.row_histories import assemble
 
@@ -38,7 +38,7 @@ class Storm(Round):
     ) -> None:
         super().__init__(settings, database, enough=self._look_for(enough), **options)
         self._server = server
-        self._shelf = shelf_of(settings.place)
+        self._shelf = arrivals_of(settings.place)
         self._arrivals = HistoryWriter(settings.directory, "arrivals")
         self._numbers = 0
 
@@ -48,9 +48,9 @@ class Storm(Round):
         self._arrivals.close()
         return replace(result, counts=result.counts + count_repeats(assemble(self._reader.events)))
 
-    def make_faults(self, crew: Crew) -> Weather:
+    def make_faults(self, processes: ProcessGroup) -> StormFaults:
         """Let the server fail, too."""
-        return Weather(self._settings, self._dsn, crew, self._restart, self._server)
+        return StormFaults(self._settings, self._dsn, processes, self._restart, self._server)
 
     def look_around(self) -> None:
         """Read what lies on the server."""

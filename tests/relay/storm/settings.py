@@ -16,7 +16,7 @@ from tests.relay.destinations import (
 )
 from tests.relay.storm.rules import check_arrivals
 from tests.soak.checker import FinalState, Violation
-from tests.soak.row_histories import Lives
+from tests.soak.row_histories import RowHistories
 from tests.soak.settings import FaultRates, Settings
 
 if TYPE_CHECKING:
@@ -100,6 +100,6 @@ class StormSettings(OrderSettings):
         place.name = self.name
         return place
 
-    def check(self, lives: Lives, final: FinalState, slack: float) -> list[Violation]:
+    def check(self, histories: RowHistories, final: FinalState, slack: float) -> list[Violation]:
         """Check what arrived, and who held the keys meanwhile."""
-        return check_arrivals(lives, final, slack, once=self.faults == CALM)
+        return check_arrivals(histories, final, slack, once=self.faults == CALM)

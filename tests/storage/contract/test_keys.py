@@ -337,7 +337,7 @@ async def test_nobody_waits_for_whoever_has_the_head_locked(postgres: PostgresBa
     await fill(postgres, *"ab")
     async with postgres.transaction() as claimer:
         await (await claimer.connection()).exec_driver_sql("SELECT 1 FROM outbox WHERE entity_key = 'a' FOR UPDATE")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert [await act(postgres, action) for action in EVERY_ACTION] == [None] * 4
             assert await act(postgres, ParkKey("x"), "b") is not None
 
@@ -357,7 +357,7 @@ async def test_a_claim_goes_past_a_head_that_an_operator_has_in_hand(postgres: P
     await fill(postgres, *"ab")
     async with postgres.transaction() as session:
         await postgres.store.act_on_key(session, ParkKey("x"), queue="q", key="a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert payloads(await claim(postgres, cursor=begun())) == {"b": [b"1"]}
     assert (await claim(postgres, cursor=begun())).runs == []
 

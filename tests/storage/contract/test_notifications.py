@@ -8,27 +8,27 @@ import pytest
 
 from faststream_outbox.storage import NewRow
 from tests.backends import Backend
-from tests.observers import Ears
+from tests.observers import NotifiedQueues
 
 
 async def test_everybody_who_listens_is_told(backend: Backend) -> None:
-    one, other = Ears(), Ears()
+    one, other = NotifiedQueues(), NotifiedQueues()
     async with backend.store.listen(one), backend.store.listen(other):
         await backend.store.notify(["a", "b'\"$1 %s"])
-        for ears in (one, other):
-            await ears.until("a")
-            await ears.until("b'\"$1 %s")
-            assert len(ears.heard) == 2
+        for notified in (one, other):
+            await notified.until("a")
+            await notified.until("b'\"$1 %s")
+            assert len(notified.queues) == 2
 
 
 async def test_who_has_stopped_listening_is_not_told(backend: Backend) -> None:
-    gone, here = Ears(), Ears()
+    gone, here = NotifiedQueues(), NotifiedQueues()
     async with backend.store.listen(here):
         async with backend.store.listen(gone):
             pass
         await backend.store.notify(["a"])
         await here.until("a")
-    assert gone.heard == []
+    assert gone.queues == []
 
 
 @pytest.mark.parametrize(
@@ -42,64 +42,64 @@ async def test_who_has_stopped_listening_is_not_told(backend: Backend) -> None:
     ],
 )
 async def test_a_row_can_carry_its_notification(backend: Backend, row: NewRow) -> None:
-    ears = Ears()
-    async with backend.store.listen(ears):
+    notified = NotifiedQueues()
+    async with backend.store.listen(notified):
         async with backend.transaction() as session:
             row_id = await backend.store.insert(session, row, notify=True)
-        await ears.until("q")
+        await notified.until("q")
     assert [stored.id for stored in await backend.rows()] == [row_id]
 
 
 async def test_a_row_without_one_says_nothing(backend: Backend) -> None:
-    ears = Ears()
-    async with backend.store.listen(ears):
+    notified = NotifiedQueues()
+    async with backend.store.listen(notified):
         async with backend.transaction() as session:
             await backend.store.insert(session, NewRow("q", b""))
             await backend.store.insert_many(session, [NewRow("q", b"")])
         await backend.store.notify(["end"])
-        assert await ears.until("end") == ["end"]
+        assert await notified.until("end") == ["end"]
 
 
 async def test_a_timer_that_was_there_says_nothing(backend: Backend) -> None:
-    timer, ears = NewRow("q", b"", timer_id="t"), Ears()
+    timer, notified = NewRow("q", b"", timer_id="t"), NotifiedQueues()
     await backend.insert(timer)
-    async with backend.store.listen(ears):
+    async with backend.store.listen(notified):
         async with backend.transaction() as session:
             assert await backend.store.insert(session, timer, timer_conflict="extend", notify=True) is None
         await backend.store.notify(["end"])
-        assert await ears.until("end") == ["end"]
+        assert await notified.until("end") == ["end"]
 
 
 @pytest.mark.parametrize("queues", [["q0", "q1", "q2"], ["q0"]], ids=["three", "one"])
 async def test_many_rows_notify_once_for_each_queue(backend: Backend, queues: list[str]) -> None:
-    ears = Ears()
-    async with backend.store.listen(ears):
+    notified = NotifiedQueues()
+    async with backend.store.listen(notified):
         async with backend.transaction() as session:
             rows = [NewRow(queues[n % len(queues)], b"%d" % n) for n in range(1000)]
             ids = await backend.store.insert_many(session, rows, notify=True)
         await backend.store.notify(["end"])
-        await ears.until("end")
-    assert Counter(ears.heard) == {**dict.fromkeys(queues, 1), "end": 1}
+        await notified.until("end")
+    assert Counter(notified.queues) == {**dict.fromkeys(queues, 1), "end": 1}
     stored = {row.id: row.payload for row in await backend.rows()}
     assert [stored[row_id] for row_id in ids] == [row.payload for row in rows]
 
 
 async def test_listening_can_be_tested(backend: Backend) -> None:
-    ears = Ears()
-    async with backend.store.listen(ears) as listening, asyncio.timeout(30):
+    notified = NotifiedQueues()
+    async with backend.store.listen(notified) as listening, asyncio.timeout(30):
         for _ in range(3):
             await listening.test()
         assert listening.can_test()
-    assert ears.heard == [], "a test is nobody else's business"
+    assert notified.queues == [], "a test is nobody else's business"
 
 
 async def test_who_listens_can_notify(backend: Backend) -> None:
-    ears, others = Ears(), Ears()
-    async with backend.store.listen(ears) as listening, backend.store.listen(others):
+    notified, others = NotifiedQueues(), NotifiedQueues()
+    async with backend.store.listen(notified) as listening, backend.store.listen(others):
         await listening.notify(["q", "r"])
         await others.until("r")
-        await ears.until("r")
-    assert ears.heard == others.heard == ["q", "r"]
+        await notified.until("r")
+    assert notified.queues == others.queues == ["q", "r"]
 
 
 async def test_nothing_is_deferred_without_a_session(backend: Backend) -> None:

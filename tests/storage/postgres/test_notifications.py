@@ -15,45 +15,45 @@ from faststream_outbox.embedded import Database
 from faststream_outbox.storage import NewRow, PostgresStore
 from faststream_outbox.storage.postgres import drivers as drivers_module
 from tests.backends import PostgresBackend
-from tests.observers import LISTENERS, Ears
+from tests.observers import LISTENERS, NotifiedQueues
 from tests.waiting import until
 
 
 async def test_nobody_is_told_before_the_commit_nor_after_a_rollback(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with postgres.sessions() as session:
             await postgres.store.insert(session, NewRow("rolled back", b""), notify=True)
             await postgres.store.insert_many(session, [NewRow("rolled back", b"")], notify=True)
             await session.rollback()
             await postgres.store.insert(session, NewRow("committed", b""), notify=True)
             await postgres.store.notify(["before"])
-            assert await ears.until("before") == ["before"]
+            assert await notified.until("before") == ["before"]
             await session.commit()
-        assert await ears.until("committed") == ["before", "committed"]
+        assert await notified.until("committed") == ["before", "committed"]
 
 
 async def test_a_savepoint_that_is_rolled_back_tells_nobody(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with postgres.transaction() as session:
             savepoint = await session.begin_nested()
             await postgres.store.insert(session, NewRow("rolled back", b""), notify=True)
             await savepoint.rollback()
             await postgres.store.insert(session, NewRow("committed", b""), notify=True)
-        assert await ears.until("committed") == ["committed"]
+        assert await notified.until("committed") == ["committed"]
 
 
 async def test_connections_of_every_kind_tell_with_their_rows(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with postgres.engine.begin() as connection:
             await postgres.store.insert(connection, NewRow("connection", b""), notify=True)
-        await ears.until("connection")
+        await notified.until("connection")
         async with postgres.engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await postgres.store.insert(connection, NewRow("autocommit", b""), notify=True)
-            await ears.until("autocommit")
+            await notified.until("autocommit")
         async with postgres.engine.begin() as connection:
 
             def publish(sync_connection: Any) -> None:
@@ -62,19 +62,19 @@ async def test_connections_of_every_kind_tell_with_their_rows(postgres: Postgres
                     postgres.store.insert_many_sync(session, [NewRow("many sync", b"")], notify=True)
 
             await connection.run_sync(publish)
-        await ears.until("sync")
-        await ears.until("many sync")
+        await notified.until("sync")
+        await notified.until("many sync")
 
 
 async def test_a_thousand_publishes_of_a_transaction_notify_once_per_queue(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         async with postgres.transaction() as session:
             for n in range(1000):
                 await postgres.store.insert(session, NewRow(f"q{n % 2}", b""), notify=True)
         await postgres.store.notify(["end"])
-        await ears.until("end")
-    assert Counter(ears.heard) == {"q0": 1, "q1": 1, "end": 1}
+        await notified.until("end")
+    assert Counter(notified.queues) == {"q0": 1, "q1": 1, "end": 1}
 
 
 async def test_the_notification_is_no_statement_of_its_own(postgres: PostgresBackend) -> None:
@@ -95,10 +95,10 @@ async def test_the_notification_is_no_statement_of_its_own(postgres: PostgresBac
 async def test_tables_of_odd_names_have_channels_of_their_own(engine: AsyncEngine) -> None:
     one = PostgresBackend(engine, table_name='o\'ne "$1" %s \\', keep_dead=False)
     other = PostgresBackend(engine, schema="Ünï", table_name="o'ne", keep_dead=False)
-    ears, other_ears = Ears(), Ears()
+    notified, other_ears = NotifiedQueues(), NotifiedQueues()
     await one.create()
     await other.create()
-    async with one.store.listen(ears) as listening, other.store.listen(other_ears):
+    async with one.store.listen(notified) as listening, other.store.listen(other_ears):
         await listening.test()
         async with one.transaction() as session:
             await one.store.insert(session, NewRow("row", b""), notify=True)
@@ -106,19 +106,19 @@ async def test_tables_of_odd_names_have_channels_of_their_own(engine: AsyncEngin
             await other.store.insert(session, NewRow("other", b""), notify=True)
         await one.store.notify(["end"])
         await other.store.notify(["other end"])
-        assert await ears.until("end") == ["row", "end"]
+        assert await notified.until("end") == ["row", "end"]
         assert await other_ears.until("other end") == ["other", "other end"]
 
 
 async def test_a_tool_may_name_no_queue(postgres: PostgresBackend) -> None:
-    ears = Ears()
-    async with postgres.store.listen(ears):
+    notified = NotifiedQueues()
+    async with postgres.store.listen(notified):
         await postgres.run("NOTIFY outbox_outbox")
-        await ears.until("")
+        await notified.until("")
 
 
 async def test_a_killed_connection_is_known_to_be_lost(postgres: PostgresBackend) -> None:
-    async with postgres.store.listen(Ears()) as listening:
+    async with postgres.store.listen(NotifiedQueues()) as listening:
         lost = asyncio.create_task(listening.wait_lost())
         await listening.test()
         assert not lost.done()
@@ -129,7 +129,7 @@ async def test_a_killed_connection_is_known_to_be_lost(postgres: PostgresBackend
 
 
 async def test_the_server_forgets_who_has_stopped_listening(postgres: PostgresBackend) -> None:
-    async with postgres.store.listen(Ears()):
+    async with postgres.store.listen(NotifiedQueues()):
         assert len(await postgres.run(LISTENERS)) == 1
     await until(lambda: postgres.run(LISTENERS), lambda found: not found)
 
@@ -145,19 +145,19 @@ async def one_connection(outbox_postgres: Database, driver: str) -> AsyncIterato
 
 
 async def test_listening_takes_no_place_in_the_pool(one_connection: PostgresBackend) -> None:
-    ears, engine = Ears(), one_connection.engine
+    notified, engine = NotifiedQueues(), one_connection.engine
     assert isinstance(engine.pool, QueuePool)
-    async with one_connection.store.listen(ears) as listening:
+    async with one_connection.store.listen(notified) as listening:
         assert engine.pool.checkedout() == 0
         async with engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
             assert listening.can_test(), "by itself"
             await listening.test()
             await listening.notify(["told"])
-            await ears.until("told")
+            await notified.until("told")
             await one_connection.store.insert(connection, NewRow("q", b""), notify=True)
             await connection.commit()
-        await ears.until("q")
+        await notified.until("q")
         assert engine.pool.checkedout() == 0
 
 
@@ -167,7 +167,7 @@ async def test_behind_a_pooler_it_is_tested_over_another_connection(
     """A pooler names itself, not the server process that a statement reaches."""
     for executor in (drivers_module.AsyncpgExecutor, drivers_module.PsycopgExecutor):
         monkeypatch.setattr(executor, "connected_to", lambda _self: -1)
-    async with one_connection.store.listen(Ears()) as listening:
+    async with one_connection.store.listen(NotifiedQueues()) as listening:
         assert listening.can_test()
         async with one_connection.engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
@@ -177,19 +177,19 @@ async def test_behind_a_pooler_it_is_tested_over_another_connection(
 
 async def test_the_connection_that_listens_notifies_as_often_as_it_is_asked(postgres: PostgresBackend) -> None:
     """All at once, while others notify too: nothing is lost between two statements, nor during one."""
-    ears, queues = Ears(), [f"q{n}" for n in range(20)]
+    notified, queues = NotifiedQueues(), [f"q{n}" for n in range(20)]
 
     async def others() -> None:
         for n in range(20):
             await postgres.store.notify([f"other{n}"])
 
-    async with asyncio.timeout(30), postgres.store.listen(ears) as listening:
+    async with asyncio.timeout(30), postgres.store.listen(notified) as listening:
         for _ in range(5):
             sent = (listening.notify([queue]) for queue in queues)
             await asyncio.gather(others(), *sent, *(listening.test() for _ in range(20)))
         await postgres.store.notify(["end"])
-        await ears.until("end")
-    assert Counter(ears.heard) == {
+        await notified.until("end")
+    assert Counter(notified.queues) == {
         **dict.fromkeys(queues, 5),
         **{f"other{n}": 5 for n in range(20)},
         "end": 1,
@@ -214,8 +214,8 @@ async def test_it_connects_as_the_engine_does(outbox_postgres: Database, driver:
     event.listen(engine.sync_engine, "do_connect", lambda *arguments: connected.append(arguments))
     backend = PostgresBackend(engine)
     watcher = PostgresBackend(create_async_engine(outbox_postgres.url(driver)))
-    ears = Ears()
-    async with backend.store.listen(ears) as listening:
+    notified = NotifiedQueues()
+    async with backend.store.listen(notified) as listening:
         await listening.test()
         query = LISTENERS + " AND application_name = 'outbox-ear'"
         assert len(await watcher.run(query)) == 1
@@ -231,4 +231,4 @@ async def test_without_an_engine_nothing_is_deferred_and_nobody_told(postgres: P
     with pytest.raises(RuntimeError, match="engine"):
         await store.notify(["q"])
     with pytest.raises(RuntimeError, match="engine"):
-        store.listen(Ears())
+        store.listen(NotifiedQueues())
