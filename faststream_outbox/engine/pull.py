@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.claim.lease_renewer import LeaseRenewer
-from faststream_outbox.engine.giving_up import OnDead, give_up
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settler import Settler

@@ -1,4 +1,4 @@
-"""What a user holds: a relay from the queues of an outbox to another broker."""
+"""`Relay`: sends the rows of an outbox to another broker."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.engine.giving_up import OnDead, check_on_dead
 from faststream_outbox.engine.handling import Handled
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.relay.cloudevents import cloudevents_headers
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage
@@ -21,41 +21,46 @@ from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrateg
 from faststream_outbox.runtime.events import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow
-from faststream_outbox.storage.checks import check_name, check_number
-from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
+from faststream_outbox.storage.checks import check_name
+from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.judge import Judge
 from faststream_outbox.subscriber.monitor import BrokerMonitor
 
-# A claim, and what one statement settles; beyond that nothing is saved.
+# As many rows as one statement settles; a larger claim saves nothing.
 _CLAIMED_AT_ONCE: Final = 500
-# Rows of one key, or without a key, that are sent together; a crash has them sent again.
+# Rows of one key, or without a key, that are sent together; after a crash they are sent again.
 _SENT_AT_ONCE: Final = 100
-# For so long a start waits for the broker; then it is taken to be down.
-_CONNECT_SECONDS: Final = 10.0
-# What was sent is confirmed by then, or will be sent again.
-_DISCONNECT_SECONDS: Final = 10.0
-# For so long a relay that has claimed nothing yet is taken to be well.
-_FIRST_CLAIM_SECONDS: Final = 30.0
-# So many keys are on their way at once: what they have makes batches that are worth a round trip.
+# So many keys are sent side by side: enough for batches that are worth a round trip to the broker.
 _KEYS_AT_ONCE: Final = 256
+# Half of a subscriber's: a relay often is the only poller of its queues, and other services wait for what it sends.
+_MIN_FETCH_INTERVAL: Final = 0.5
+# How long a start waits for the broker before it is considered down.
+_CONNECT_SECONDS: Final = 10.0
+# What was sent is confirmed within this time, or will be sent again.
+_DISCONNECT_SECONDS: Final = 10.0
+# How long a relay that has claimed nothing yet counts as alive.
+_FIRST_CLAIM_SECONDS: Final = 30.0
 
 
 class Relay:
     """Sends the rows of some queues to another broker, those of a key in their order; a row is deleted when confirmed.
 
-    Bytes and headers go straight through, nothing is decoded, and there is no handler. Each message carries
+    Bodies and headers are sent as they are, nothing is decoded, and there is no handler. Each message carries
     `outbox_id`, which is the same whenever its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
 
     Args:
         broker: The outbox.
         to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
         routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
-        source: The name of this outbox in `outbox_id` and `outbox_source`, for good; that of the broker by default.
-        ordering: How several relays share the keys.
-        on_dead: What becomes of a key whose message the broker refuses: `"skip"` goes on without it, `"park"` waits.
-        retry_strategy: When a message is tried again whose sending failed for another reason than an outage.
-        lease_ttl_seconds: After how long others may take a row whose relay died.
-        cloudevents: Whether headers after CloudEvents are added.
+        source: The name of this outbox in `outbox_id` and `outbox_source`, which must never change; by default the
+            broker's.
+        ordering: How several relays share the keys; `HeadLease()` by default.
+        on_dead: What becomes of a key whose message the broker refuses: `"skip"` (the default) goes on without the
+            message, `"park"` waits for an operator.
+        retry_strategy: When a message is sent again that failed for another reason than an outage; by default
+            `ExponentialRetry` with ten attempts.
+        lease_ttl_seconds: After how many seconds another relay may claim a row whose relay died; 60 by default.
+        cloudevents: Whether headers of CloudEvents are added.
 
     Example:
         relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
@@ -70,13 +75,12 @@ class Relay:
         to: Any,
         routes: Mapping[str, Route],
         source: str | None = None,
-        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
-        on_dead: OnDead = "skip",
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
-        lease_ttl_seconds: float = 60.0,
+        ordering: Ordering = DEFAULTS.ordering,
+        on_dead: OnDead = DEFAULTS.on_dead,
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         cloudevents: bool = False,
     ) -> None:
-        check_on_dead(on_dead)
         if not isinstance(broker, OutboxBroker):
             raise TypeError(f"A relay reads an OutboxBroker, not a {type(broker).__name__}.")
         self._broker = broker
@@ -87,14 +91,17 @@ class Relay:
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._extra = cloudevents_headers(self._source) if cloudevents else None
         self._strategy = retry_strategy or DEFAULT_RETRY
-        self._options = PipelineOptions(
+        # What is not here is as for a subscriber.
+        self._options = SubscriberOptions(
             max_workers=_KEYS_AT_ONCE,
+            batch=True,
             max_records=_SENT_AT_ONCE,
-            claim_batch_size=_CLAIMED_AT_ONCE,
-            rows_per_key=_SENT_AT_ONCE,
-            lease_seconds=check_number("lease_ttl_seconds", lease_ttl_seconds),
-            ordering=check_ordering(ordering),
+            fetch_batch_size=_CLAIMED_AT_ONCE,
+            min_fetch_interval=_MIN_FETCH_INTERVAL,
+            lease_ttl_seconds=lease_ttl_seconds,
+            ordering=ordering,
             on_dead=on_dead,
+            retry_strategy=retry_strategy,
         )
         self._monitor = BrokerMonitor(broker.config.broker_config, "relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
@@ -105,16 +112,16 @@ class Relay:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Connect both brokers, and begin to send."""
+        """Connect both brokers and start to send."""
         if self._pipeline is not None:
             raise RuntimeError("This relay has been started already.")
         handled = {queue for each in self._broker._outbox_subscribers for queue in each.queues}  # noqa: SLF001 - ours
         if shared := sorted(handled.intersection(self._routes.queues)):
             raise RuntimeError(
-                f"A subscriber of this broker reads queue {shared[0]!r}, which this relay sends on: each row would go "
-                "to one of them. Publish to a queue for each."
+                f"A subscriber of this broker reads queue {shared[0]!r}, which this relay sends too: each row would go "
+                "to only one of them. Publish to two queues instead."
             )
-        self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream does not tell it otherwise
+        self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
         failure = await self._connect_target()
         config = self._broker.config.broker_config
@@ -144,7 +151,7 @@ class Relay:
         self._started_at = time.monotonic()
 
     async def _connect_target(self) -> OutageError | None:
-        """Connect to the other broker; that it is down now is no reason not to start."""
+        """Connect to the other broker; return the failure if it is down, because the relay starts anyway and waits."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await self._target.start()
@@ -162,11 +169,11 @@ class Relay:
         return await self._forwarder.forward(rows)
 
     async def stop(self) -> None:
-        """Claim no more, let what is on its way be confirmed and settled, and disconnect what we have connected."""
+        """Stop claiming, wait until sent rows are confirmed and settled, and disconnect what `start` connected."""
         pipeline, outage, self._pipeline, self._outage = self._pipeline, self._outage, None, None
         self._unsubscribe()
         if pipeline is not None:
-            # Nothing is confirmed while the broker is down, so there is nothing to wait for.
+            # While the broker is down it confirms nothing, so waiting is useless.
             await pipeline.stop(0.0 if outage is not None and outage.lasts else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
@@ -176,11 +183,11 @@ class Relay:
             await self._broker.stop()
 
     async def _disconnect_target(self) -> None:
-        """Disconnect from the other broker; that it is down, or silent, is no reason not to stop."""
+        """Disconnect from the other broker; a broker that is down must not prevent the stop."""
         try:
             await within(_DISCONNECT_SECONDS, self._target.stop())
-        except Exception as error:  # noqa: BLE001 - nothing depends on it any more
-            message = f"The broker could not be disconnected: {describe(error)}"
+        except Exception as error:  # noqa: BLE001 - the relay ends anyway
+            message = f"Could not disconnect from the broker, and gave up: {describe(error)}"
             self._monitor.report("relay_not_closed", message, level=logging.WARNING, error=error)
 
     async def __aenter__(self) -> Self:
@@ -192,25 +199,25 @@ class Relay:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is claimed, because the broker is down."""
+        """Whether claiming is paused because the broker is down."""
         return self._outage is not None and self._outage.lasts
 
     @property
     def pause_reason(self) -> Exception | None:
-        """What the broker, or the way there, failed with, while nothing is claimed because of it."""
+        """The error for which claiming is paused, if it is."""
         return None if self._outage is None else self._outage.reason
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
-        """Ask the broker that rows go to for a sign of life."""
+        """Return whether the broker that rows are sent to answers."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._target.alive()
-        except Exception:  # noqa: BLE001 - whatever it is, that is no answer
+        except Exception:  # noqa: BLE001 - any failure means no answer
             return False
 
     @property
     def alive(self) -> bool:
-        """Whether every loop is running; a relay that waits for its broker is alive."""
+        """Whether every loop is running; a relay that waits for its broker counts as alive."""
         if self._pipeline is None or self._outage is None:
             return False
         just_begun = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from faststream_outbox.engine.pipeline import PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pull import Puller
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import Lease, Retry, Store
@@ -20,7 +20,7 @@ class Pulling:
         store: Store,
         queues: Sequence[str],
         *,
-        options: PipelineOptions,
+        options: SubscriberOptions,
         judge: Judge,
         monitor: BrokerMonitor,
         announce: Announce,
@@ -29,9 +29,9 @@ class Pulling:
         self._puller = Puller(
             store,
             queues,
-            lease_seconds=options.lease_seconds,
-            min_interval=options.min_interval,
-            max_interval=options.max_interval,
+            lease_seconds=options.lease_ttl_seconds,
+            min_interval=options.min_fetch_interval,
+            max_interval=options.max_fetch_interval,
             max_deliveries=options.max_deliveries,
             on_dead=options.on_dead,
             ordering=options.ordering,

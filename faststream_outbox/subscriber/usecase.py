@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -75,12 +75,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         specification: OutboxSubscriberSpecification,
         calls: CallsCollection[OutboxDelivery],
     ) -> None:
-        config.parser = OutboxBatchParser.parse_batch if config.batch else OutboxParser.parse_message
-        config.decoder = OutboxBatchParser.decode_batch if config.batch else OutboxParser.decode_message
+        config.parser = OutboxBatchParser.parse_batch if config.options.batch else OutboxParser.parse_message
+        config.decoder = OutboxBatchParser.decode_batch if config.options.batch else OutboxParser.decode_message
         super().__init__(config, cast("SubscriberSpecification", specification), calls)
         self.config = config
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
-        if config.propagate_inbound_headers:
+        if config.options.propagate_inbound_headers:
             self._own_middlewares.append(PropagateHeaders)
         # Next to the producer, so that they see what the others made of a command.
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
@@ -154,12 +154,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             function = call.handler._declared_call  # noqa: SLF001 - as FastStream does
             if self._asks_for_session(call):
                 check_asynchronous_handler(function)
-            if self.config.batch and self._decodes_itself(call):
+            if self.config.options.batch and self._decodes_itself(call):
                 check_batch_handler(function)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
         # Only who publishes to other brokers pays for it.
-        publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.publish_timeout)
+        publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
         abroad = partial(PublishAbroad, config=self._outer_config, publishing=publishing)
         self._last_middlewares = [abroad] if publishing.is_needed else []
 
@@ -191,7 +191,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
         own_middlewares, self._fast_path = self._own_middlewares or self._last_middlewares, None
-        if not (self.config.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
+        if not (self.config.options.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
             self._fast_path = FastPath(
                 self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
             )
@@ -204,7 +204,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             store,
             self.queues,
             handle,
-            options=replace(self.config.options, rows_per_key=self._rows_per_key),
+            options=self.config.options,
+            rows_per_key=self._rows_per_key,
             monitor=self.monitor,
             announce=self._announce,
             interruptible=self._interruptible,
@@ -215,12 +216,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def _rows_per_key(self) -> int:
-        """How many rows of a key are claimed together: as many as one call takes, or are settled together."""
+        """How many rows of a key are claimed together."""
         options = self.config.options
-        if self.config.batch:
-            return options.max_records
-        # With a transaction each, the first one's deletion ends the lease that would cover the others.
-        return 1 if self.shares_transactions else options.rows_per_key
+        # Where each row is deleted in its handler's transaction, the deletion of the first row of a key ends the lease
+        # that covers the others.
+        return 1 if self.shares_transactions and not options.batch else options.rows_per_key
 
     @property
     def _interruptible(self) -> bool:
@@ -260,7 +260,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if self._fast_path is not None and self._fast_path.is_open:
             await self._fast_path.process(call.deliveries[0])
             return
-        message = call.deliveries if self.config.batch else call.deliveries[0]
+        message = call.deliveries if self.config.options.batch else call.deliveries[0]
         await self.process_message(cast("OutboxDelivery", message))
 
     async def _run(self, call: Call) -> BaseException | None:
@@ -358,7 +358,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     async def _parse(self, pulling: Pulling, delivery: OutboxDelivery) -> OutboxMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
-        raw: Any = (delivery,) if self.config.batch else delivery
+        raw: Any = (delivery,) if self.config.options.batch else delivery
         try:
             message = await process_msg(
                 msg=raw,

@@ -146,7 +146,7 @@ def test_the_relay() -> None:
     assert outbox.config.broker_config.graceful_timeout == 3
     assert relay._source == "shop"
     assert relay._extra is not None
-    assert (relay._options.on_dead, relay._options.lease_seconds) == ("park", 7)
+    assert (relay._options.on_dead, relay._options.lease_ttl_seconds) == ("park", 7)
 
 
 def written(folder: Path, text: str) -> Path:

@@ -7,7 +7,8 @@ from typing import Any
 
 from faststream_outbox.engine.handling import Handle as HandleRows
 from faststream_outbox.engine.handling import Handled
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
 from tests.backends import Backend
@@ -50,12 +51,12 @@ def one_by_one(handle: Handle) -> HandleRows:
 async def running(
     backend: Backend, handle: Handle, *queues: str, reports: Monitor | None = None, **options: Any
 ) -> AsyncIterator[Pipeline]:
-    options = {"min_interval": 0.01, "max_interval": 0.1, **options}
+    options = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.1, **options}
     pipeline = Pipeline(
         backend.store,
         queues or ("q",),
         one_by_one(handle),
-        options=PipelineOptions(**options),
+        options=SubscriberOptions(**options),
         monitor=reports or Reports(),
     )
     pipeline.start()

@@ -114,7 +114,7 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
 
     # Long intervals: its own claimer is not to be the thief.
     async with running(
-        backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300
+        backend, handle, reports=reports, min_fetch_interval=30, max_fetch_interval=30, lease_ttl_seconds=300
     ) as pipeline:
         async with asyncio.timeout(20):
             while len(reports.counted("fetched")) < 2:  # it has looked for suspects, and does not again for long

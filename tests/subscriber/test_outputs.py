@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome
 from tests.backends import Backend
 from tests.subscriber.pipelines import Reports, fill, one_by_one
@@ -27,7 +28,7 @@ async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Back
         backend.store,
         ["q", "next"],
         one_by_one(handle),
-        options=PipelineOptions(min_interval=30, max_interval=30),
+        options=SubscriberOptions(min_fetch_interval=30, max_fetch_interval=30),
         monitor=reports,
         announce=announce,
     )

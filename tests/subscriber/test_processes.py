@@ -18,7 +18,7 @@ from tests.subscriber.process import POISON, Orders
 # More of them on demand; a few in CI.
 KILLS = int(os.environ.get("OUTBOX_TEST_KILLS", "10"))
 PROCESSES = 3
-FAST = {"min_interval": 0.05, "max_interval": 0.2, "lease_seconds": 1.0}
+FAST = {"min_fetch_interval": 0.05, "max_fetch_interval": 0.2, "lease_ttl_seconds": 1.0}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
 async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend, crew: Crew) -> None:
     rng = random.Random(5)
     crew.orders.handler_seconds = 0.005
-    crew.orders.options |= {"max_workers": 4, "claim_batch_size": 10}
+    crew.orders.options |= {"max_workers": 4, "fetch_batch_size": 10}
     running = [await crew.start() for _ in range(PROCESSES)]
     published = 0
     async with asyncio.timeout(120 + 3 * KILLS):
@@ -111,7 +111,7 @@ async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend,
 async def test_a_terminated_process_gives_back_what_it_had_not_begun(postgres: PostgresBackend, crew: Crew) -> None:
     await fill(postgres, 20)
     crew.orders.handler_seconds, crew.orders.drain_seconds = 0.4, 0.5
-    crew.orders.options |= {"max_workers": 2, "lease_seconds": 60.0}
+    crew.orders.options |= {"max_workers": 2, "lease_ttl_seconds": 60.0}
     async with asyncio.timeout(30):
         process = await crew.start()
         await crew.until_started(2)

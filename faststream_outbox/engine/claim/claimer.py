@@ -10,6 +10,7 @@ from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.key_claims import LOOK_EVERY, KeyClaims
 from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.shutdown import give_back
 from faststream_outbox.runtime.loop import Loop
@@ -40,10 +41,7 @@ class Claimer(Loop):
         keys: KeyClaims,
         *,
         queues: Sequence[str],
-        batch_size: int,
-        lease_seconds: float,
-        min_interval: float,
-        max_interval: float,
+        options: SubscriberOptions,
     ) -> None:
         super().__init__(journal.monitor)
         self._link = link
@@ -52,10 +50,10 @@ class Claimer(Loop):
         self._prefetch = prefetch
         self._cursor = ClaimCursor(queues)
         self._keys = keys
-        self._batch_size = batch_size
-        self._lease_seconds = lease_seconds
-        self._max_interval = max_interval
-        self._idle_wait = IdleWait(min_interval=min_interval, max_interval=max_interval)
+        self._rows_per_claim = options.rows_per_claim
+        self._lease_seconds = options.lease_ttl_seconds
+        self._max_interval = options.max_fetch_interval
+        self._idle_wait = IdleWait(min_interval=options.min_fetch_interval, max_interval=options.max_fetch_interval)
         self._suspects_at = 0.0
         self._suspects_left = True  # for all we know
         self._suspect_patience = _SUSPECT_SLICE
@@ -105,7 +103,7 @@ class Claimer(Loop):
         if self._claimed_at > -math.inf and time.monotonic() >= self._suspects_at:
             await self._run_suspects()
         self._idle_wait.forget_calls()
-        room = max(1, min(self._batch_size, self._prefetch.capacity - self._ledger.occupied))
+        room = max(1, min(self._rows_per_claim, self._prefetch.capacity - self._ledger.occupied))
         if self._keys.more and time.monotonic() < self._keyless_at:
             await self._claim_keys_alone(room)
             return
@@ -115,7 +113,8 @@ class Claimer(Loop):
             self._idle_wait.shorten()
             return
         claim = await self._to_its_end(
-            lambda lane: lane.claim(self._cursor, limit=room - ordered, lease_seconds=self._lease_seconds), self._take
+            lambda lane: lane.claim(self._cursor, limit=room - ordered, lease_seconds=self._lease_seconds),
+            self._take,
         )
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not when the wait for more is over
@@ -223,7 +222,8 @@ class Claimer(Loop):
 
     async def _claim_suspect(self) -> bool:
         claim = await self._to_its_end(
-            lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds), self._keep_aside
+            lambda lane: lane.claim_suspect(self._cursor, lease_seconds=self._lease_seconds),
+            self._keep_aside,
         )
         if claim.rows or not self._keys.have_suspects:
             return bool(claim.rows)

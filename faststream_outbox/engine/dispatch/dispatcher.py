@@ -7,9 +7,9 @@ from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.giving_up import OnDead, give_up
 from faststream_outbox.engine.handling import Handle, Handled
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, give_way
 from faststream_outbox.runtime.telemetry import Journal
