@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Final
 
 from faststream_outbox.metrics import MetricsRecorder
-from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import QueueStats, Store
 

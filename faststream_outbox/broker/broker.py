@@ -37,12 +37,11 @@ from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
 from faststream_outbox.publisher.producer import OutboxProducer
-from faststream_outbox.runtime.events import describe
+from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.errors import advice
 from faststream_outbox.storage.schema.tables import check_tables
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.wakeup.wakeup import Wakeup
 
@@ -133,7 +132,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
                 each: f"faststream_outbox.annotations.{name}" for name, classes in _INJECTED.items() for each in classes
             },
         )
-        config.wakeup = Wakeup(client.store, BrokerMonitor(config))
+        config.wakeup = Wakeup(client.store, config.monitor())
         producer.connect(config)
         self._backlog: BacklogWatch | None = None
         self._foreign_brokers: ForeignBrokers | None = None
@@ -189,9 +188,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         """Connect the brokers that handlers publish to; not in memory, where a test has others for them."""
         if self._foreign_brokers is None and isinstance(self.client, OutboxClient):
             handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
-            self._foreign_brokers = ForeignBrokers(
-                self, handlers, BrokerMonitor(cast("OutboxBrokerConfig", self.config))
-            )
+            self._foreign_brokers = ForeignBrokers(self, handlers, cast("OutboxBrokerConfig", self.config).monitor())
             await self._foreign_brokers.open()
 
     def _watch_backlog(self) -> None:
@@ -202,12 +199,12 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         if interval is None or without_engine or self._backlog is not None:
             return
         queues = [queue for each in self._outbox_subscribers for queue in each.queues]
-        self._backlog = BacklogWatch(config.store, queues, BrokerMonitor(config), interval=interval)
+        self._backlog = BacklogWatch(config.store, queues, config.monitor(), interval=interval)
         self._backlog.start()
 
     async def _look_at_the_tables(self) -> None:
         """Say at once what would otherwise be found out by the first claim; it may yet be mended while we run."""
-        monitor = BrokerMonitor(cast("OutboxBrokerConfig", self.config))
+        monitor = cast("OutboxBrokerConfig", self.config).monitor()
         for table, error in await self.client.look():
             message = f"{table} cannot be read: {describe(error)}.{advice(error)} It is tried again until it can."
             monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)

@@ -22,7 +22,6 @@ from faststream_outbox.cli.routes import make_route
 from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.cli.status import Status
 from faststream_outbox.relay import Relay
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 
 if TYPE_CHECKING:
     from faststream_outbox.runtime.loop import Loop
@@ -91,7 +90,7 @@ class Program:
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
         """Count and tell, meanwhile."""
-        monitor = BrokerMonitor(self.outbox.config.broker_config, "relay", self.figures.queues)
+        monitor = self.outbox.config.broker_config.monitor("relay", self.figures.queues)
         store: Any = self.outbox.config.broker_config.store
         watched = self._watches
         interval = _COUNT_SECONDS_WATCHED if watched else _COUNT_SECONDS

@@ -4,8 +4,8 @@ import asyncio
 import logging
 
 from faststream_outbox.cli.status import Status
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 
 
 class ProgressLines(Loop):

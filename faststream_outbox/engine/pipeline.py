@@ -19,11 +19,10 @@ from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.engine.shutdown import Shutdown, give_back, in_time
-from faststream_outbox.runtime.events import Monitor
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import Monitor, RowEvents
 from faststream_outbox.storage import OutboxRow, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
-from faststream_outbox.wakeup.announcer import Announce, Announcer
+from faststream_outbox.wakeup.wakeup import Announce
 
 
 class Pipeline:
@@ -43,7 +42,7 @@ class Pipeline:
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
         self._monitor = monitor or Monitor()
-        journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
         self._queues = tuple(queues)
         self._announce = announce
         self._journal = journal
@@ -89,7 +88,6 @@ class Pipeline:
             if not store.keeps_shards:
                 raise RuntimeError(NO_SHARDS)
             self._shards = ShardKeeper(self._claim_lane, self._queues, shards, self._monitor, wake=self._claimer.wake)
-        announcer = Announcer(self._queues, self._claimer.wake, announce, self._monitor)
         self._settler = Settler(
             self._settle_lane,
             self._ledger,
@@ -101,7 +99,7 @@ class Pipeline:
                 batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval_ms / 1000
             ),
             expect=lambda seconds: self._claimer.expect(self._settle_lane.left_of(seconds)),
-            announce=announcer.announce,
+            announce=announce,
         )
         self._batcher = Batcher(
             self._ledger,

@@ -14,9 +14,8 @@ from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.engine.shutdown import Shutdown, give_back, in_time
-from faststream_outbox.runtime.backoff import Backoff
-from faststream_outbox.runtime.events import Monitor, describe
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.loop import Backoff
+from faststream_outbox.runtime.telemetry import Monitor, RowEvents, describe
 from faststream_outbox.storage import (
     Claim,
     ClaimCursor,
@@ -29,7 +28,7 @@ from faststream_outbox.storage import (
     StoreConnection,
 )
 from faststream_outbox.storage.ordering import HashShards, Ordering, RunClaim
-from faststream_outbox.wakeup.announcer import Announce, Announcer
+from faststream_outbox.wakeup.wakeup import Announce
 
 
 class Puller:
@@ -57,7 +56,7 @@ class Puller:
         announce: Announce | None = None,
     ) -> None:
         self._monitor = monitor or Monitor()
-        self._journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        self._journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
         self._announce = announce
         self._cursor = ClaimCursor(queues)
         # Whoever takes one row now and then holds no shards, and looks at all of them.
@@ -72,7 +71,6 @@ class Puller:
         self._ledger = Ledger()
         self._claim_lane, self._settle_lane = ReconnectingLane(store), ReconnectingLane(store)
         self._idle_wait = IdleWait(min_interval=min_interval, max_interval=max_interval)
-        announcer = Announcer(self._cursor.queues, self._idle_wait.wake, announce, self._monitor)
         self._settler = Settler(
             self._settle_lane,
             self._ledger,
@@ -81,7 +79,7 @@ class Puller:
             terminal=SettleBuffer(batch_size=1, flush_interval=0.0),
             retry=SettleBuffer(batch_size=1, flush_interval=0.0),
             expect=lambda seconds: self._idle_wait.expect(self._settle_lane.left_of(seconds)),
-            announce=announcer.announce,
+            announce=announce,
         )
         self._lease_renewer = LeaseRenewer(self._claim_lane, self._ledger, self._monitor, lease_seconds=lease_seconds)
         self._turn = asyncio.Lock()

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.runtime.events import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import OutboxRow
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.wakeup.wakeup import Announce
 
 # How long the last words may take (releasing, settling, closing) when the time for draining is over.
 _LAST_WORDS: Final = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from faststream_outbox.relay.targets.base import Target
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 
 # How long between two looks at a broker that is down: soon at first, and never long.
 _FIRST_LOOK: Final = 0.2

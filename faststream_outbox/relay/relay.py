@@ -18,13 +18,12 @@ from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.runtime.events import describe
+from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.judge import Judge
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 
 # As many rows as one statement settles; a larger claim saves nothing.
 _CLAIMED_AT_ONCE: Final = 500
@@ -103,7 +102,7 @@ class Relay:
             on_dead=on_dead,
             retry_strategy=retry_strategy,
         )
-        self._monitor = BrokerMonitor(broker.config.broker_config, "relay", self._routes.queues)
+        self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
         self._forwarder: Forwarder | None = None

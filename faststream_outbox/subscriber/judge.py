@@ -13,7 +13,7 @@ from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.runtime.events import Monitor, PlainError, describe
+from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
 

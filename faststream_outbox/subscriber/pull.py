@@ -6,10 +6,10 @@ from functools import partial
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pull import Puller
 from faststream_outbox.message import OutboxDelivery
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Lease, Retry, Store
 from faststream_outbox.subscriber.judge import Judge
-from faststream_outbox.subscriber.monitor import BrokerMonitor
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.wakeup.wakeup import Announce
 
 
 class Pulling:
@@ -22,8 +22,8 @@ class Pulling:
         *,
         options: SubscriberOptions,
         judge: Judge,
-        monitor: BrokerMonitor,
-        announce: Announce,
+        monitor: Monitor,
+        announce: Announce | None,
     ) -> None:
         self._judge = judge
         self._puller = Puller(

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
 from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
@@ -43,11 +44,11 @@ from faststream_outbox.subscriber.middlewares import (
     WatchHandler,
     as_broker_middleware,
 )
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.pull import Pulling
 from faststream_outbox.subscriber.sessions import asks_for_session
 from faststream_outbox.subscriber.signatures import check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
+from faststream_outbox.wakeup.wakeup import Announce
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -177,9 +178,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._post_start()
 
     @property
-    def monitor(self) -> BrokerMonitor:
-        """What tells of this subscriber."""
-        return BrokerMonitor(self._outer_config, self.specification.call_name, self.queues)
+    def monitor(self) -> Monitor:
+        """The log and the metrics of this subscriber."""
+        return self._outer_config.monitor(self.specification.call_name, self.queues)
 
     @property
     def judge(self) -> Judge:
@@ -232,10 +233,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._outer_config.wakeup.start(listen=True)  # for a subscriber that is added to a running broker
             self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
 
-    def _announce(self, queues: Iterable[str]) -> None:
-        """Tell of rows that were inserted with a settling."""
-        if self._outer_config.wakeup is not None:
-            self._outer_config.wakeup.announce(queues)
+    @property
+    def _announce(self) -> Announce | None:
+        """Wakes subscribers of rows that were inserted by a settle, this one among them."""
+        return None if self._outer_config.wakeup is None else self._outer_config.wakeup.announce
 
     async def stop(self) -> None:
         """Claim no more, let what is in hand run and be settled, within `graceful_timeout`.

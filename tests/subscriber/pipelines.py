@@ -1,7 +1,7 @@
 """What tests of a subscriber's loops share: a pipeline that runs, and ears for what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from faststream_outbox.engine.handling import Handle as HandleRows
 from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pipeline import Pipeline
-from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
 from tests.backends import Backend
 
@@ -20,15 +20,15 @@ class Reports(Monitor):
     """Keeps what it hears."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(get_logger=lambda: self, recorder=self._keep)
         self.logs: list[dict[str, Any]] = []
         self.metrics: list[tuple[str, dict[str, Any]]] = []
 
-    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        self.logs.append({"message": message, "level": level, "error": error, **extra})
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        self.logs.append({"message": msg, "level": level, "error": exc_info, **(extra or {})})
 
-    def write_metric(self, event: str, tags: dict[str, Any]) -> None:
-        self.metrics.append((event, tags))
+    def _keep(self, event: str, tags: Mapping[str, Any]) -> None:
+        self.metrics.append((event, dict(tags)))
 
     def named(self, event: str) -> list[dict[str, Any]]:
         return [found for found in self.logs if found["event"] == event]

@@ -14,7 +14,7 @@ from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.shutdown import give_back
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import RowEvents
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
 from faststream_outbox.storage.ordering import RunClaim
 
@@ -36,7 +36,7 @@ class Claimer(Loop):
         self,
         link: ReconnectingLane,
         ledger: Ledger,
-        journal: Journal,
+        journal: RowEvents,
         prefetch: Prefetch,
         keys: KeyClaims,
         *,

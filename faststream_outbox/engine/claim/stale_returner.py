@@ -8,9 +8,9 @@ from typing import Final
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.shutdown import give_back
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.runtime.telemetry import Monitor
+from faststream_outbox.wakeup.wakeup import Announce
 
 # Several times as long as rows are claimed ahead, so that only a worker held up by something slow lets it pass.
 _LONGEST_WAIT: Final = 2.0

@@ -12,7 +12,7 @@ from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, give_way
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import RowEvents
 from faststream_outbox.storage import Dead, OutboxRow, Retry, Settlement
 from faststream_outbox.storage.ordering import RunSettlement
 from faststream_outbox.storage.outcomes import blocks_its_key
@@ -38,7 +38,7 @@ class Worker(Loop):
         handle: Handle,
         settler: Settler,
         *,
-        journal: Journal,
+        journal: RowEvents,
         prefetch: Prefetch,
         on_dead: OnDead = "skip",
         interruptible: bool = True,

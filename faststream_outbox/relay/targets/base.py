@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.runtime.events import PlainError
+from faststream_outbox.runtime.telemetry import PlainError
 
 # Whether rows are still ours: asked before each sending, because an outage may have outlasted their lease.
 StillOurs = Callable[[], bool]
