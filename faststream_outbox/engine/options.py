@@ -71,8 +71,10 @@ class SubscriberOptions:
         for name in ("fetch_batch_size", "max_deliveries", "max_records"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        for name in ("min_fetch_interval", "max_fetch_interval", "lease_ttl_seconds", "publish_timeout"):
+        for name in ("min_fetch_interval", "max_fetch_interval", "lease_ttl_seconds"):
             _check_seconds(name, getattr(self, name))
+        if self.publish_timeout is not None:
+            _check_seconds("publish_timeout", self.publish_timeout)
         _check_on_dead(self.on_dead)
         _check_strategy(self.retry_strategy)
         check_ordering(self.ordering)
@@ -81,7 +83,7 @@ class SubscriberOptions:
         if self.min_fetch_interval > self.max_fetch_interval:
             raise ValueError(
                 f"min_fetch_interval ({self.min_fetch_interval:g}) is more than max_fetch_interval "
-                f"({self.max_fetch_interval:g}): give the smaller number first, or raise max_fetch_interval."
+                f"({self.max_fetch_interval:g}): lower the first or raise the second."
             )
 
     def _check_waits(self) -> None:
@@ -133,9 +135,7 @@ def _check_on_dead(value: object) -> None:
         )
 
 
-def _check_seconds(name: str, value: float | None) -> None:
-    if value is None and name == "publish_timeout":
-        return
+def _check_seconds(name: str, value: object) -> None:
     if not 0 < check_number(name, value) <= _LONGEST_SECONDS:
         raise ValueError(f"{name} is more than 0 seconds, and {_LONGEST_SECONDS:g} (a week) at most, not {value!r}.")
 

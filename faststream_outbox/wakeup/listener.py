@@ -22,19 +22,19 @@ _LONGEST_WAIT: Final = 5.0
 
 
 class Listener(Loop):
-    """Keeps one connection listening; calls `on_gap` after each reconnect, because notifications may be lost."""
+    """Keeps one connection listening, and calls `on_queue` with the name of each queue that has new rows.
+
+    After a reconnect the name is empty, which stands for all queues: notifications may have been lost.
+    """
 
     failure_event = "listen_lost"
     task = "Listening"
 
-    def __init__(
-        self, store: Store, on_queue: Callable[[str], None], on_gap: Callable[[], None], monitor: Monitor
-    ) -> None:
+    def __init__(self, store: Store, on_queue: Callable[[str], None], monitor: Monitor) -> None:
         super().__init__(monitor)
         self._backoff = Backoff(longest=_LONGEST_WAIT)
         self._store = store
         self._on_queue = on_queue
-        self._on_gap = on_gap
         self._stack = AsyncExitStack()
         self._listening: Listening | None = None
         self._receives = False
@@ -74,7 +74,7 @@ class Listener(Loop):
         if not self._receives:
             self._receives = True
             self._tested.set()
-            self._on_gap()
+            self._on_queue("")
         if self._reported:
             self._reported = False
             self._monitor.report("listen_restored", "Notifications arrive again.", level=logging.INFO)

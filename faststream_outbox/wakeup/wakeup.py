@@ -54,7 +54,7 @@ class Wakeup:
             self._notifier = Notifier(self._notify, self._monitor)
             self._notifier.start()
         if listen and self._listener is None:
-            self._listener = Listener(self._store, self._receive, self._wake_all, self._monitor)
+            self._listener = Listener(self._store, self._receive, self._monitor)
             self._listener.start()
 
     async def stop(self) -> None:
@@ -135,13 +135,8 @@ class Wakeup:
             await self._store.notify(queues)
 
     def _receive(self, queue: str) -> None:
-        if queue:
-            self._wake([queue])
-        else:
-            self._wake_all()
-
-    def _wake_all(self) -> None:
-        self._wake(tuple(self._subscribers))
+        """Wake the subscribers of a queue; an empty name stands for all queues."""
+        self._wake([queue] if queue else tuple(self._subscribers))
 
     def _wake(self, queues: Iterable[str]) -> None:
         for wake in dict.fromkeys(wake for queue in queues for wake in self._subscribers.get(queue, ())):
