@@ -7,7 +7,7 @@ from typing import Any
 
 from faststream_outbox._faststream import BrokerConfig
 from faststream_outbox.client import AbstractOutboxClient
-from faststream_outbox.metrics import MetricsRecorder, ignore
+from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Store
 from faststream_outbox.wakeup.wakeup import Wakeup
@@ -22,7 +22,7 @@ class OutboxBrokerConfig(BrokerConfig):
 
     client: AbstractOutboxClient | None = None
     wakeup: Wakeup | None = None
-    metrics_recorder: MetricsRecorder = ignore
+    metrics_recorder: MetricsRecorder | None = None
     last_exception_renderer: LastExceptionRenderer | None = None
     # The name of this outbox in messages to other brokers.
     source: str = ""
@@ -40,7 +40,7 @@ class OutboxBrokerConfig(BrokerConfig):
         """Make the monitor of a subscriber, or of a part of the broker itself."""
         return Monitor(
             get_logger=lambda: self.logger.logger,
-            recorder=None if self.metrics_recorder is ignore else self.metrics_recorder,
+            recorder=self.metrics_recorder,
             subscriber=subscriber,
             queues=queues,
         )

@@ -61,7 +61,7 @@ class BacklogWatch(Loop):
         self._told = frozenset(backlogs)
 
 
-def wanted_interval(recorder: MetricsRecorder) -> float | None:
+def wanted_interval(recorder: MetricsRecorder | None) -> float | None:
     """Tell how often a recorder wants to hear of the backlog, in seconds; None when it does not."""
     interval = getattr(recorder, "backlog_interval", None)
     # A recorder may be any callable, a mock for one, which has every attribute that it is asked for.

@@ -35,7 +35,7 @@ from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
-from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
+from faststream_outbox.metrics import MetricsRecorder, check_recorder
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
@@ -108,7 +108,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
         config = OutboxBrokerConfig(
             client=client,
-            metrics_recorder=metrics_recorder or ignore,
+            metrics_recorder=metrics_recorder,
             last_exception_renderer=last_exception_renderer,
             source=check_name("source", source or outbox_table.name),
             producer=producer,

@@ -1,8 +1,7 @@
 """The metrics of a broker: one callable, the recorder, is given the name of each event and its tags."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from faststream_outbox.runtime.telemetry import Recorder
 from faststream_outbox.storage.checks import check_number
@@ -36,7 +35,3 @@ def check_recorder(recorder: object) -> None:
         raise TypeError(
             "metrics_recorder is a plain function, because it is not awaited. Start a task in it if it has to wait."
         )
-
-
-def ignore(event: str, tags: Mapping[str, Any]) -> None:
-    """Record nothing."""

@@ -13,7 +13,6 @@ from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.program import make_relay
 from faststream_outbox.cli.settings import RelaySettings, To, make_settings
-from faststream_outbox.metrics import ignore
 from faststream_outbox.storage.ordering import Ordering
 from tests.broker.brokers import until_empty
 from tests.cli.programs import relaying
@@ -135,13 +134,13 @@ def test_the_ordering(name: str, ordering: Ordering) -> None:
 
 def test_the_tables() -> None:
     given = settings(table="mail", schema="shop", dlq_table="dead", ordering="hash-shards", shards_table="shares")
-    outbox = make_outbox(given, make_engine(given), ignore)
+    outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
     assert set(outbox.client.table.metadata.tables) == {"shop.mail", "shop.dead", "shop.shares"}  # type: ignore[attr-defined]  # of Postgres
 
 
 def test_the_relay() -> None:
     given = settings(source="shop", on_dead="park", lease_ttl=7, cloudevents=True, graceful_timeout=3)
-    outbox = make_outbox(given, make_engine(given), ignore)
+    outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
     relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
     assert outbox.config.broker_config.graceful_timeout == 3
     assert relay._source == "shop"
