@@ -14,6 +14,7 @@ from faststream_outbox._faststream import LoggerProto
 from faststream_outbox.inbox.consumer import Consumer, derived_consumer
 from faststream_outbox.inbox.ids import GetMessageId, find_message_id
 from faststream_outbox.inbox.middleware import InboxMiddleware
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage.checks import MAX_DELAY
 from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
 
@@ -88,9 +89,9 @@ class Inbox:
         message_id = await find_message_id(message, self._message_id)
         transaction = await self._store.begin(consumer.name, message_id)
         if transaction is None and logger is not None:
-            extra = {"event": "inbox_skipped", "consumer": consumer.name, "inbox_id": message_id}
-            text = f"{consumer.name!r} has handled message {message_id!r} before: skipped."
-            logger.log(logging.INFO, text, extra=extra)
+            text = f"Skipped message {message_id!r}: {consumer.name!r} has handled it before."
+            monitor = Monitor(get_logger=lambda: logger)
+            monitor.report("inbox_skipped", text, level=logging.INFO, consumer=consumer.name, inbox_id=message_id)
         return transaction
 
     async def clean(self) -> int:
@@ -119,9 +120,8 @@ class Inbox:
                 consumer.clean_at = time.monotonic()  # there is more, for the next commit
         except Exception as error:  # noqa: BLE001 - the message was handled, whatever this was
             if logger is not None:
-                extra = {"event": "inbox_clean_failed", "consumer": consumer.name}
-                text = f"Old records of {consumer.name!r} could not be deleted, and will be later: {error!r}"
-                logger.log(logging.WARNING, text, extra=extra)
+                text = f"Could not delete old records of {consumer.name!r}; tried again later: {describe(error)}"
+                Monitor(get_logger=lambda: logger).report("inbox_clean_failed", text, consumer=consumer.name)
 
     async def _clean_batch(self, consumer: Consumer) -> int:
         return await self._store.clean(consumer.name, retention=self._retention, limit=_CLEAN_BATCH)

@@ -149,7 +149,7 @@ class RowEvents:
             case Retry(attempts_count=attempts, error=error):
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
-                message = f"{_name(held)} will be tried again in {delay:.1f} s{_because(error)}."
+                message = f"Row {_name(held)} will be tried again in {delay:.1f} s{_because(error)}."
                 self._log("retry_scheduled", message, logging.INFO, held, delay=delay, attempts=attempts)
             case Dead(reason=reason, error=error):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
@@ -168,14 +168,14 @@ class RowEvents:
         if kept:
             tags = {**_row_tags(held), **_exception_type(outcome.error)}
             self.monitor.record("dlq_written", **tags, failure_reason=reason)
-        end = "was moved to the dead-letter table" if kept else "is gone, because there is no dead-letter table"
-        message = f"{_name(held)} failed for good and {end} ({reason}{_because(outcome.error)})."
+        end = "and was moved to the dead-letter table" if kept else "and is gone, because there is no dead-letter table"
+        message = f"Row {_name(held)} failed for good ({reason}{_because(outcome.error)}) {end}."
         self._log("dead_lettered", message, logging.ERROR, held, reason=reason, kept=kept)
 
     def _parked(self, held: OutboxRow, reason: str, error: Raised | None) -> None:
         key = held.entity_key
         message = (
-            f"{_name(held)} failed for good ({reason}{_because(error)}), and its key {key!r} is parked until an "
+            f"Row {_name(held)} failed for good ({reason}{_because(error)}), and its key {key!r} is parked until an "
             "operator calls retry_key, release_key or skip_key."
         )
         self._log("key_parked", message, logging.WARNING, held, key=key, reason=reason)
@@ -183,9 +183,9 @@ class RowEvents:
     def lost(self, held: OutboxRow, phase: Phase) -> None:
         """Report a row whose lease ran out, so that another process may have it."""
         if phase == "dispatch":
-            message = f"Lost the lease on {_name(held, 'row')} while it waited for a worker; it will be claimed again."
+            message = f"Lost the lease on row {_name(held)} while it waited for a worker; it will be claimed again."
         else:
-            message = f"Lost the lease on {_name(held, 'row')} before settling; the outcome was discarded."
+            message = f"Lost the lease on row {_name(held)} before settling; the outcome was discarded."
         self.monitor.record("lease_lost", **_row_tags(held), phase=phase, **_duration(held))
         deliveries = held.deliveries_count
         self._log("lease_lost", message, logging.WARNING, held, phase=phase, deliveries_count=deliveries)
@@ -193,7 +193,7 @@ class RowEvents:
     def abandoned(self, held: OutboxRow) -> None:
         """Report a row whose outcome could not be written, and that is left to its lease."""
         self.given_back(held)
-        message = f"Could not write the outcome of {_name(held, 'row')}; it is delivered again when its lease runs out."
+        message = f"Could not write the outcome of row {_name(held)}; it is delivered again when its lease runs out."
         self._log("settle_failed", message, logging.ERROR, held)
 
     def given_back(self, held: OutboxRow) -> None:
@@ -210,8 +210,8 @@ def phase_of(outcome: Outcome) -> Phase:
     return "retry" if isinstance(outcome, Retry) else "terminal"
 
 
-def _name(held: OutboxRow, row: str = "Row") -> str:
-    return f"{row} {held.id} (queue {held.queue})"
+def _name(held: OutboxRow) -> str:
+    return f"{held.id} (queue {held.queue})"
 
 
 def _row_tags(held: OutboxRow) -> dict[str, Any]:
