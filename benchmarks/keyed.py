@@ -4,7 +4,7 @@ from typing import Final
 
 from benchmarks.outbox import LEASE_SECONDS, QUEUE
 from faststream_outbox.engine.options import DEFAULTS
-from faststream_outbox.storage import Ack, OutboxRow, StoreConnection
+from faststream_outbox.storage import Ack, OutboxRow, Settlement, StoreConnection
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -14,7 +14,6 @@ from faststream_outbox.storage.ordering import (
     OwnShards,
     Run,
     RunClaim,
-    RunSettlement,
     Shard,
 )
 
@@ -59,7 +58,7 @@ class Claimer:
 
     async def settle(self, runs: list[Run]) -> None:
         """Say that all of it is done."""
-        await self._lane.settle([RunSettlement(run.lease, [(row.id, Ack()) for row in run.rows]) for run in runs])
+        await self._lane.settle([Settlement.of_run(run.lease, [(row.id, Ack()) for row in run.rows]) for run in runs])
 
     @property
     def ended(self) -> bool:

@@ -8,6 +8,7 @@ from benchmarks import (
     claim,
     drain,
     fanout,
+    fast_path,
     insert,
     keys,
     ordered,
@@ -30,7 +31,7 @@ from benchmarks.scenario import Scenario
 SCENARIOS: Final[dict[str, Scenario]] = {
     module.SCENARIO.name: module.SCENARIO
     for module in (
-        *(claim, drain, settle, insert, snapshot, fanout, broker, batch, keys, strategies, ordered, relay),
+        *(claim, drain, settle, insert, snapshot, fanout, fast_path, broker, batch, keys, strategies, ordered, relay),
         *(peers_drain, peers_retries, peers_publish, peers_latency, peers_timers, peers_connections),
         *(peers_backlog, peers_churn, scale),
     )

@@ -1,4 +1,6 @@
-"""All that is taken from FastStream's private modules, so that a new FastStream can break one room only."""
+"""Every name from FastStream's private modules, so that a new FastStream can break this file only."""
+
+from typing import Any
 
 from fast_depends.core import CallModel
 from faststream._internal._compat import json_loads
@@ -63,6 +65,7 @@ __all__ = [
     "IdGenerator",
     "LoggerProto",
     "LoggerState",
+    "LoopContext",
     "MultiLock",
     "ParserComposition",
     "ProducerProto",
@@ -86,3 +89,16 @@ __all__ = [
     "make_logger_state",
     "process_msg",
 ]
+
+
+class LoopContext(ContextField):
+    """A context lookup that runs on the event loop; FastDepends runs one that it cannot await in a thread.
+
+    Example:
+        OutboxMessage = Annotated[_OutboxMessage, LoopContext("message")]
+
+    """
+
+    async def use(self, /, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # it is awaited
+        """Look the name up."""
+        return super().use(**kwargs)

@@ -13,14 +13,14 @@ from typing import Annotated
 from faststream.annotations import ContextRepo, Logger
 from faststream.params import NoCast
 
+from faststream_outbox._faststream import LoopContext
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
-from faststream_outbox.context import OnTheLoop
 from faststream_outbox.inbox import InboxSession
 from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
 from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
-from faststream_outbox.subscriber.sessions import OutboxSession
+from faststream_outbox.subscriber.signatures import OutboxSession
 
 __all__ = [
     "ContextRepo",
@@ -35,8 +35,8 @@ __all__ = [
     "OutboxSession",
 ]
 
-OutboxMessage = Annotated[_OutboxMessage, OnTheLoop("message")]
-OutboxBatchMessage = Annotated[_OutboxBatchMessage, OnTheLoop("message")]
-OutboxBroker = Annotated[_OutboxBroker, OnTheLoop("broker")]
-OutboxProducer = Annotated[_OutboxProducer, OnTheLoop("broker._producer")]
-OutboxClient = Annotated[_OutboxClient, OnTheLoop("broker.client")]
+OutboxMessage = Annotated[_OutboxMessage, LoopContext("message")]
+OutboxBatchMessage = Annotated[_OutboxBatchMessage, LoopContext("message")]
+OutboxBroker = Annotated[_OutboxBroker, LoopContext("broker")]
+OutboxProducer = Annotated[_OutboxProducer, LoopContext("broker._producer")]
+OutboxClient = Annotated[_OutboxClient, LoopContext("broker.client")]

@@ -1,7 +1,7 @@
-"""The outbox at its lowest: single operations on rows, for programs that do their own consuming.
+"""Single operations on rows, for programs that do their own consuming.
 
-What publishes (`insert`, `insert_batch`, `cancel_timer`) writes in the caller's transaction, which the caller commits.
-What consumes (`fetch`, and all that settles) takes part in an open transaction too, and otherwise commits by itself.
+`insert`, `insert_batch` and `cancel_timer` write in the caller's transaction, which the caller commits. `fetch` and the
+methods that settle use an open transaction of the connection too; without one they commit by themselves.
 """
 
 import time
@@ -36,13 +36,13 @@ from faststream_outbox.storage.checks import check_number
 from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.memory.store import DeadRow
 
-# Rows whose lease ran out have their turn even when there always are others.
+# Every 16th fetch looks for a row with an expired lease first; a queue that is never empty would hide them.
 _SUSPECTS_EVERY: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _RetryEntry:
-    """One row's share of a batch of retries."""
+    """One row of a batch of retries."""
 
     message_id: int
     acquired_token: UUID
@@ -53,7 +53,7 @@ class _RetryEntry:
 
 
 class AbstractOutboxClient(ABC):
-    """What a client does, on whatever store; the batch forms do the work, the single forms call them."""
+    """The operations of a client on any store; the single forms call the batch forms."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -67,11 +67,11 @@ class AbstractOutboxClient(ABC):
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:
-        """Insert one row; None when its timer is already waiting."""
+        """Insert one row; return its id, or None if its timer waits already."""
         return await self.store.insert(session, row, timer_conflict=timer_conflict)
 
     async def insert_batch(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
-        """Insert rows in one statement; ids in the order of the rows."""
+        """Insert rows in one statement; return their ids in order."""
         return await self.store.insert_many(session, rows)
 
     async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None) -> bool:
@@ -87,7 +87,7 @@ class AbstractOutboxClient(ABC):
     async def fetch(
         self, conn: AsyncConnection | None, queues: Sequence[str], *, limit: int, lease_ttl_seconds: float
     ) -> list[OutboxRow]:
-        """Lease up to `limit` due rows; or one whose lease ran out, alone, because it may have ended its process."""
+        """Lease up to `limit` due rows, or one row with an expired lease: alone, because it may crash its process."""
         lane, cursor = self._lane(conn), self._cursor(queues)
         check_number("lease_ttl_seconds", lease_ttl_seconds)
         self._fetches += 1
@@ -107,13 +107,13 @@ class AbstractOutboxClient(ABC):
     async def delete_with_lease(
         self, conn: AsyncConnection | None, message_id: int, acquired_token: UUID, *, dead: Dead | None = None
     ) -> bool:
-        """Delete one row, with `dead` into the dead-letter table; False when its lease was lost."""
+        """Delete one row, with `dead` into the dead-letter table; return False if its lease was lost."""
         return bool(await self._settle(conn, [Settlement(Lease(message_id, acquired_token), dead or Ack())]))
 
     async def delete_batch_with_lease(
         self, conn: AsyncConnection | None, pairs: Iterable[tuple[int, UUID]]
     ) -> set[int]:
-        """Delete rows in one round trip; returns the ids whose lease still held."""
+        """Delete rows in one round trip; return the ids whose lease still held."""
         return await self._settle(conn, [Settlement(Lease(*pair), Ack()) for pair in pairs])
 
     async def mark_pending_with_lease(
@@ -127,7 +127,7 @@ class AbstractOutboxClient(ABC):
         first_attempt_at: datetime,
         last_attempt_at: datetime,
     ) -> bool:
-        """Reschedule one row; False when its lease was lost."""
+        """Reschedule one row; return False if its lease was lost."""
         entry = _RetryEntry(
             message_id, acquired_token, delay_seconds, attempts_count, first_attempt_at, last_attempt_at
         )
@@ -136,11 +136,11 @@ class AbstractOutboxClient(ABC):
     async def mark_pending_batch_with_lease(
         self, conn: AsyncConnection | None, entries: Sequence[_RetryEntry]
     ) -> set[int]:
-        """Reschedule rows in one round trip, each after its own delay; returns the ids whose lease still held."""
+        """Reschedule rows in one round trip, each after its own delay; return the ids whose lease still held."""
         return await self._settle(conn, [Settlement(_lease(entry), _retry(entry)) for entry in entries])
 
     async def _settle(self, conn: AsyncConnection | None, settlements: Sequence[Settlement]) -> set[int]:
-        lane = self._lane(conn)  # refuses a missing connection, even for nothing
+        lane = self._lane(conn)  # checks the connection, even if there is nothing to settle
         if not settlements:
             return set()
         settled = await lane.settle(settlements)
@@ -153,15 +153,15 @@ class AbstractOutboxClient(ABC):
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Tell which tables cannot be read, and why."""
+        """Return the tables that cannot be read, each with its error."""
         return await self.store.look()
 
     async def ping(self) -> bool:
-        """Tell whether the store answers."""
+        """Return whether the store answers."""
         try:
             async with self.store.connect() as lane:
                 await lane.ping()
-        except Exception:  # noqa: BLE001 - whatever the reason, it does not answer
+        except Exception:  # noqa: BLE001 - any error means that it does not answer
             return False
         return True
 
@@ -191,12 +191,12 @@ class OutboxClient(AbstractOutboxClient):
 
     @property
     def engine(self) -> AsyncEngine | None:
-        """The engine; the caller's, to begin and to end."""
+        """Return the engine, which belongs to the caller."""
         return self.store.engine
 
     @property
     def table(self) -> Table:
-        """The outbox table."""
+        """Return the outbox table."""
         return self.store.outbox_table
 
     def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
@@ -219,8 +219,8 @@ def _retry(entry: _RetryEntry) -> Outcome:
 class FakeOutboxClient(AbstractOutboxClient):
     """The client on rows in memory; connections and sessions may be None.
 
-    The one difference to know: `next_attempt_at` follows `clock`, the process's own by default, where Postgres takes
-    the server's `now()`.
+    One difference to Postgres: `next_attempt_at` follows `clock`, by default that of the process, not the server's
+    `now()`.
 
     Example:
         client = FakeOutboxClient()
@@ -237,16 +237,16 @@ class FakeOutboxClient(AbstractOutboxClient):
 
     @property
     def rows(self) -> list[OutboxRow]:
-        """The rows that are there, oldest first."""
+        """Return the rows, oldest first."""
         return list(self.store.rows.values())
 
     @property
     def dlq_rows(self) -> list[DeadRow]:
-        """The rows that failed for good, in the order in which they did."""
+        """Return the dead letters, in the order in which the rows failed."""
         return list(self.store.dead)
 
     def feed(self, row: NewRow) -> int:
-        """Put a row in, whoever is listening."""
+        """Insert a row without a publish; return its id."""
         return self.store.add(row)
 
     def _lane(self, conn: AsyncConnection | None) -> StoreConnection:

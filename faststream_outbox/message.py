@@ -1,4 +1,4 @@
-"""A message as a handler sees it, and the verdict that is given on it."""
+"""A message as a handler gets it, and the verdict that the handler gives."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
@@ -9,20 +9,15 @@ from typing import Any, Self, cast
 from faststream.message import StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox.storage import NewRow, OutboxRow
+from faststream_outbox.storage import HANDLED, Ack, NewRow, OutboxRow
 from faststream_outbox.storage.checks import check_number
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
-    """Handled."""
+class Nack:
+    """The verdict that a message failed: it is retried after `delay` seconds, or when the retry strategy says.
 
-
-@dataclass(frozen=True, slots=True)
-class Nacked:
-    """Failed, to be tried again: when the retry strategy says, or after `delay` seconds.
-
-    `alone` tells that this one message failed, not the call that had it among others.
+    `alone` is False where the verdict was given on a whole batch, of which one message may be the cause.
     """
 
     delay: float | None = None
@@ -30,35 +25,35 @@ class Nacked:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """Failed for good."""
+class Reject:
+    """The verdict that a message failed for good."""
 
 
-Verdict = Acked | Nacked | Rejected
+Verdict = Ack | Nack | Reject
 
 
 @dataclass(slots=True)
 class OutboxDelivery(OutboxRow):
-    """A row on its way through a handler: what was stored, the verdict on it, and what is published in answer.
+    """A row in a handler: its stored fields, the verdict, and the messages published in answer.
 
     This is the `raw_message` of an `OutboxMessage`, and what a custom parser is given.
     """
 
     verdict: Verdict | None = None
-    # Called with the delivery when a verdict is given, where nobody waits for a handler to end.
+    # Called when a verdict is given on a message that was taken by get_one() or `async for`.
     settle: Callable[["OutboxDelivery"], Awaitable[None]] | None = None
-    # Rows that are inserted by the statement that deletes this one: all of it happens, or nothing.
+    # Rows that the statement which deletes this one inserts: both happen, or neither.
     outputs: tuple[NewRow, ...] = ()
-    # How many rows are handled by the same call.
-    company: int = 1
-    # Whether the handler of a shared transaction raised, whatever was made of that.
+    # How many rows the same call handles.
+    batch_size: int = 1
+    # Whether the handler of a shared transaction raised, even if a middleware handled the exception.
     raised: bool = False
-    # Begins the transaction in which this row will be deleted, or returns the session of the one that was begun.
+    # Returns the session of the transaction that will delete this row; begins it first where it has not begun.
     open_session: Callable[[], AsyncSession] | None = None
 
     @classmethod
     def of(cls, row: OutboxRow) -> Self:
-        """Begin the delivery of a row; one that was claimed for it is one already."""
+        """Return the delivery of a row; a subscriber claims its rows as deliveries."""
         return row if isinstance(row, cls) else cls(*_ROW_VALUES(row))
 
 
@@ -85,48 +80,48 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
     @property
     def deliveries(self) -> tuple[OutboxDelivery, ...]:
-        """The rows that the message is made of: one, unless it is a batch."""
+        """Return the rows of the message: one, unless it is a batch."""
         return (self.raw_message,)
 
     @property
     def session(self) -> AsyncSession:
-        """The session whose transaction deletes the message, when the handler has returned.
+        """Return the session whose transaction deletes the message when the handler has returned.
 
-        Whoever asks for it, as a handler does by a parameter `session: OutboxSession`, has its writes and that deletion
-        committed together.
+        The handler's writes through it and that deletion are committed together. A handler asks for it by a parameter
+        `session: OutboxSession`.
         """
         open_session = self.deliveries[0].open_session
         if open_session is None:
             raise RuntimeError(
-                "There is a session for a message while its handler runs, and not for one that was taken by get_one() "
-                "or `async for`: open a session of your own."
+                "A message that was taken by get_one() or `async for` has no session: only a handler shares its "
+                "transaction. Open a session of your own."
             )
         return open_session()
 
     async def ack(self) -> None:
-        """Say that the message was handled: its row will be deleted."""
-        await self._decide(Acked())
+        """Give the verdict that the message was handled: its row will be deleted."""
+        await self._decide(HANDLED)
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
-        """Say that the message failed and is to be tried again.
+        """Give the verdict that the message failed and is to be retried.
 
-        Without a delay the subscriber's retry strategy says when, or that it was the last time. With a delay it is
-        tried again after that many seconds, whatever the strategy says.
+        Without a delay the subscriber's retry strategy decides when, or that this attempt was the last. With a delay
+        the message is retried after that many seconds, whatever the strategy says.
         """
         if delay is not None:
             check_number("delay", delay)
-        await self._decide(Nacked(delay, alone=len(self.deliveries) == 1))
+        await self._decide(Nack(delay, alone=len(self.deliveries) == 1))
         await super().nack()
 
     async def reject(self) -> None:
-        """Say that the message failed for good: it goes to the dead-letter table, where there is one."""
-        await self._decide(Rejected())
+        """Give the verdict that the message failed for good: it is dead-lettered, where there is a table for that."""
+        await self._decide(Reject())
         await super().reject()
 
     async def _decide(self, verdict: Verdict) -> None:
         for delivery in self.deliveries:
-            if delivery.verdict is None:  # the first one stands
+            if delivery.verdict is None:  # the first verdict stands
                 delivery.verdict = verdict
                 if delivery.settle is not None:
                     await delivery.settle(delivery)
@@ -137,10 +132,10 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
 
 class OutboxBatchMessage(OutboxMessage):
-    """Messages that one call handles; a verdict on it is one on all those that have none of their own.
+    """The messages of one call; a verdict on the batch holds for every message without its own verdict.
 
     `raw_message` is a tuple of rows, `body` a list of payloads, `batch_headers` a list of headers. `messages` are the
-    single messages, in the order of the handler's list, each to be settled by itself.
+    single messages, in the order of the handler's list; each takes a verdict of its own.
 
     Example:
         from faststream_outbox.annotations import OutboxBatchMessage
@@ -159,12 +154,12 @@ class OutboxBatchMessage(OutboxMessage):
 
     @property
     def deliveries(self) -> tuple[OutboxDelivery, ...]:
-        """The rows."""
+        """Return the rows."""
         return cast("tuple[OutboxDelivery, ...]", self.raw_message)
 
     @cached_property
     def messages(self) -> Sequence[OutboxMessage]:
-        """The single messages, each of which has its own `ack()`, `nack()` and `reject()`."""
+        """Return the single messages, each with its own `ack()`, `nack()` and `reject()`."""
         return self._open_messages()
 
     def __repr__(self) -> str:

@@ -1,3 +1,4 @@
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -6,7 +7,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox.embedded import Database
 from tests.backends import Backend, MemoryBackend, PostgresBackend
 
-pytest_plugins = ["tests.servers.plugin"]
+pytest_plugins = ["tests.faststream.fixtures", "tests.servers.plugin"]
+
+# A suite that a shell starts in the background, as many CI systems do, ignores SIGINT, and so would the programs that
+# tests start. A handler is not inherited: with one that does nothing, only the suite ignores SIGINT.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 DRIVERS = ("asyncpg", "psycopg")
 

@@ -12,12 +12,15 @@ class Proxy:
         self._target = host, port
         self._forwards = asyncio.Event()
         self._forwards.set()
+        # Set when something arrived since the freeze, which is not forwarded.
+        self.withheld = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
 
     def freeze(self) -> None:
         """Forward nothing any more; connections, new ones too, stay open and say nothing."""
         self._forwards.clear()
+        self.withheld.clear()
 
     def thaw(self) -> None:
         """Forward again, what came meanwhile first."""
@@ -50,6 +53,8 @@ class Proxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
+            if not self._forwards.is_set():
+                self.withheld.set()
             await self._forwards.wait()
             writer.write(data)
             await writer.drain()

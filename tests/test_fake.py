@@ -2,21 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 from sqlalchemy import MetaData
 
 from faststream_outbox import OutboxBroker, TestOutboxBroker, make_outbox_table
 from faststream_outbox.testing import FakeOutboxClient
+from tests.waiting import until
 
 TABLE = make_outbox_table(MetaData())
-
-
-async def _wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def client_of(broker: OutboxBroker) -> FakeOutboxClient:
@@ -38,7 +32,7 @@ async def test_drain_completes() -> None:
         client = client_of(broker)
         for number in range(5):
             await broker.publish(number, queue="orders")
-        await _wait_until(lambda: all(row.acquired_token for row in client.rows))
+        await until(lambda: all(row.acquired_token for row in client.rows))
         await broker.stop()
         assert handled == [0, 1, 2, 3, 4]
         assert client.rows == []
@@ -83,7 +77,7 @@ async def test_fetch_halts_immediately() -> None:
         client = client_of(broker)
         await broker.publish_batch(*range(100), queue="orders")
         await started.wait()
-        await _wait_until(lambda: sum(row.deliveries_count for row in client.rows) == 20)  # a batch runs, one waits
+        await until(lambda: sum(row.deliveries_count for row in client.rows) == 20)  # a batch runs, one waits
         stopping = asyncio.create_task(broker.stop())
         await asyncio.sleep(0)
         go_on.set()
@@ -130,7 +124,7 @@ async def test_subscribers_drain_side_by_side() -> None:
     async with TestOutboxBroker(broker, run_loops=True):
         for queue in ("a", "b", "c"):
             await broker.publish(queue, queue=queue)
-        await _wait_until(lambda: len(started) == 3)
+        await until(lambda: len(started) == 3)
         task = asyncio.create_task(broker.stop())
         await asyncio.sleep(0)
         stopping.set()

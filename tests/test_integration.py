@@ -15,7 +15,8 @@ from faststream_outbox.retry import ConstantRetry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Settled, Settlement
 from faststream_outbox.storage.postgres.lane import PostgresConnection
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until_empty
 
 FIRST = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAST = FIRST + timedelta(hours=1)

@@ -1,3 +1,5 @@
+"""When a row that failed is tried again, and when no more."""
+
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,51 +18,67 @@ def delays(strategy: RetryStrategy, attempts: int) -> list[float | None]:
     ]
 
 
-def test_a_constant_delay() -> None:
-    assert delays(ConstantRetry(delay_seconds=5), 3) == [5, 5, 5]
-
-
-def test_a_linear_delay() -> None:
-    assert delays(LinearRetry(initial_delay_seconds=1, step_seconds=2), 4) == [1, 3, 5, 7]
-
-
-def test_an_exponential_delay() -> None:
-    assert delays(ExponentialRetry(initial_delay_seconds=1, multiplier=3), 4) == [1, 3, 9, 27]
-    assert delays(ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=5), 5) == [1, 2, 4, 5, 5]
-
-
-def test_the_ten_thousandth_attempt_overflows_nothing() -> None:
-    bounded = ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300)
-    endless = ExponentialRetry(initial_delay_seconds=1)
-    for strategy in (bounded, endless):
-        at = strategy.get_next_attempt_at(first_attempt_at=FIRST, last_attempt_at=FIRST, attempts_count=10_000)
-        assert at is not None
-        assert at > FIRST
-
-
-def test_no_retry() -> None:
-    assert delays(NoRetry(), 1) == [None]
-    assert NoRetry().get_next_attempt_at(first_attempt_at=FIRST, last_attempt_at=FIRST, attempts_count=1) is None
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        pytest.param(ConstantRetry(delay_seconds=5), [5, 5, 5], id="a constant delay"),
+        pytest.param(LinearRetry(initial_delay_seconds=1, step_seconds=2), [1, 3, 5, 7], id="a linear delay"),
+        pytest.param(ExponentialRetry(initial_delay_seconds=1), [1, 2, 4, 8], id="an exponential delay doubles"),
+        pytest.param(ExponentialRetry(initial_delay_seconds=1, multiplier=3), [1, 3, 9, 27], id="or is multiplied"),
+        pytest.param(
+            ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=5), [1, 2, 4, 5, 5], id="up to its bound"
+        ),
+        pytest.param(NoRetry(), [None], id="no retry"),
+        pytest.param(
+            ConstantRetry(delay_seconds=1, max_attempts=3), [1, 1, None, None], id="attempts include the first one"
+        ),
+        pytest.param(
+            LinearRetry(initial_delay_seconds=1, step_seconds=0, max_attempts=3),
+            [1, 1, None, None],
+            id="attempts of a linear delay too",
+        ),
+        pytest.param(
+            ExponentialRetry(initial_delay_seconds=1, multiplier=1, max_attempts=3),
+            [1, 1, None, None],
+            id="and of an exponential one",
+        ),
+    ],
+)
+def test_delays_after_each_attempt(strategy: RetryStrategy, expected: list[float | None]) -> None:
+    assert delays(strategy, len(expected)) == expected
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
-        ConstantRetry(delay_seconds=1, max_attempts=3),
-        LinearRetry(initial_delay_seconds=1, step_seconds=0, max_attempts=3),
-        ExponentialRetry(initial_delay_seconds=1, multiplier=1, max_attempts=3),
+        pytest.param(ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300), id="with a bound"),
+        pytest.param(ExponentialRetry(initial_delay_seconds=1), id="without a bound"),
     ],
 )
-def test_attempts_are_bounded_the_first_one_included(strategy: RetryStrategy) -> None:
-    assert delays(strategy, 4) == [1, 1, None, None]
+def test_the_ten_thousandth_attempt_does_not_overflow(strategy: RetryStrategy) -> None:
+    at = strategy.get_next_attempt_at(first_attempt_at=FIRST, last_attempt_at=FIRST, attempts_count=10_000)
+    assert at is not None
+    assert at > FIRST
 
 
-def test_the_total_delay_is_bounded() -> None:
+def test_no_retry_has_no_next_attempt() -> None:
+    assert NoRetry().get_next_attempt_at(first_attempt_at=FIRST, last_attempt_at=FIRST, attempts_count=1) is None
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "expected"),
+    [
+        pytest.param(0, 10, id="at the first attempt"),
+        pytest.param(50, 10, id="the next attempt would be due just in time"),
+        pytest.param(50.001, None, id="the next attempt would be due too late"),
+        pytest.param(600, None, id="long after the bound"),
+    ],
+)
+def test_the_total_delay_is_bounded(elapsed: float, expected: float | None) -> None:
     strategy = ConstantRetry(delay_seconds=10, max_total_delay_seconds=60)
-    for elapsed, expected in [(0, 10), (50, 10), (50.001, None), (600, None)]:
-        last = FIRST + timedelta(seconds=elapsed)
-        found = strategy.get_next_attempt_delay(first_attempt_at=FIRST, last_attempt_at=last, attempts_count=2)
-        assert found == expected
+    last = FIRST + timedelta(seconds=elapsed)
+    found = strategy.get_next_attempt_delay(first_attempt_at=FIRST, last_attempt_at=last, attempts_count=2)
+    assert found == expected
 
 
 def test_jitter_lengthens_and_spreads() -> None:

@@ -13,11 +13,11 @@ from sqlalchemy import MetaData
 from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker, make_dlq_table, make_outbox_table
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import _RetryEntry
-from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled
+from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled, Settlement
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.ordering import AnySettlement
 from faststream_outbox.testing import FakeOutboxClient
-from tests.broker.brokers import Records, until
+from tests.broker.brokers import Records
+from tests.waiting import until
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 FIRST, LAST = NOW - timedelta(hours=1), NOW
@@ -54,7 +54,7 @@ class Recording(MemoryConnection):
 
     batches: list[int]
 
-    async def settle(self, settlements: Iterable[AnySettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         given = list(settlements)
         if retries := sum(isinstance(each.outcome, Retry) for each in given):
             self.batches.append(retries)

@@ -1,4 +1,4 @@
-"""Tells the metrics recorder, now and then, what is in the table."""
+"""Counts the rows of every queue at intervals, for the metrics recorder."""
 
 import asyncio
 import logging
@@ -13,14 +13,14 @@ from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import QueueStats, Store
 
-# Counting reads the whole table, so it rests for that many times as long as it took.
+# Counting reads the whole table: pause this many times as long as a count took.
 _REST: Final = 20.0
-# Whatever takes longer is a server that does not answer, or a table that is too large to be counted this way.
+# After this time the server does not answer, or the table is too large to be counted this way.
 _LONGEST_COUNT: Final = 60.0
 
 
 class BacklogWatch(Loop):
-    """Counts the rows of every queue, on a connection that it holds only meanwhile."""
+    """Counts the rows of every queue, on a connection that it takes from the pool for each count."""
 
     failure_event = "backlog_failed"
     task = "Counting the backlog"
@@ -30,22 +30,22 @@ class BacklogWatch(Loop):
         self._store = store
         self._interval = interval
         self._own_queues = frozenset(queues)
-        self._told: frozenset[str] = frozenset()
+        self._counted: frozenset[str] = frozenset()
         self._began_at: float | None = None
 
     async def step(self) -> None:
-        """Count, tell, and rest."""
+        """Count, record the gauges, and pause."""
         self._began_at = None
         try:
-            self._tell(await within(_LONGEST_COUNT, self._count()))
+            self._record(await within(_LONGEST_COUNT, self._count()))
         except Exception as error:  # noqa: BLE001 - the next count may succeed, and nothing else depends on this one
-            message = f"The rows could not be counted, and their gauges stand still: {describe(error)}"
+            message = f"Could not count the rows; the backlog gauges keep their last values: {describe(error)}"
             self._monitor.report(self.failure_event, message, level=logging.WARNING, error=error)
         await asyncio.sleep(max(self._interval, _REST * self._took))
 
     @property
     def _took(self) -> float:
-        # A failed count may have been work for the server, too; waiting for a connection was not.
+        # A failed count is work for the server too; waiting for a connection is not.
         return 0.0 if self._began_at is None else time.monotonic() - self._began_at
 
     async def _count(self) -> list[QueueStats]:
@@ -53,22 +53,22 @@ class BacklogWatch(Loop):
             self._began_at = time.monotonic()
             return await lane.stats()
 
-    def _tell(self, counted: list[QueueStats]) -> None:
+    def _record(self, counted: list[QueueStats]) -> None:
         backlogs = {each.queue: each for each in counted}
-        # A queue that has become empty is not in the table any more, and its gauges would stand still.
-        for queue in sorted(self._own_queues | self._told | backlogs.keys()):
-            self._monitor.record("backlog", **asdict(backlogs.get(queue) or _nothing_in(queue)))
-        self._told = frozenset(backlogs)
+        # An empty queue is no longer in the table: record zeros, or its gauges would keep their last values.
+        for queue in sorted(self._own_queues | self._counted | backlogs.keys()):
+            self._monitor.record("backlog", **asdict(backlogs.get(queue) or _empty(queue)))
+        self._counted = frozenset(backlogs)
 
 
 def wanted_interval(recorder: MetricsRecorder | None) -> float | None:
-    """Tell how often a recorder wants to hear of the backlog, in seconds; None when it does not."""
+    """Return the seconds between two counts that a recorder asks for; None if it asks for none."""
     interval = getattr(recorder, "backlog_interval", None)
-    # A recorder may be any callable, a mock for one, which has every attribute that it is asked for.
+    # A recorder may be any callable; a mock has every attribute.
     return float(interval) if isinstance(interval, int | float) and interval > 0 else None
 
 
-def _nothing_in(queue: str) -> QueueStats:
+def _empty(queue: str) -> QueueStats:
     return QueueStats(
         queue,
         ready=0,

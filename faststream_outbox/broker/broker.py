@@ -1,4 +1,4 @@
-"""What a user holds: publishes in the user's transaction, and delivers what was published."""
+"""`OutboxBroker`: publishes in the user's transaction, and delivers what was published."""
 
 import asyncio
 import logging
@@ -49,8 +49,8 @@ from faststream_outbox.wakeup.wakeup import Wakeup
 class OutboxBroker(OutboxRegistrator, KeyAdmin):
     """The outbox as a FastStream broker.
 
-    Without an engine it can publish, through sessions of yours, and nothing else. The engine stays yours to dispose of.
-    `source` names this outbox in the ids of what handlers publish to other brokers; its table's name by default.
+    Without an engine it can only publish, through your sessions. The broker never disposes of the engine. `source`
+    names this outbox in the ids of messages that handlers publish to other brokers; by default the name of the table.
 
     Example:
         broker = OutboxBroker(engine, outbox_table=outbox_table)
@@ -151,7 +151,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
 
     @property
     def fake_client(self) -> FakeOutboxClient:
-        """The rows in memory, while a `TestOutboxBroker` has put them in the place of the database."""
+        """Return the client whose rows are in memory, inside `async with TestOutboxBroker(broker)`."""
         client: Any = self.client
         if not hasattr(client, "dlq_rows"):
             raise AttributeError("fake_client is there inside `async with TestOutboxBroker(broker)` only.")
@@ -167,32 +167,32 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         return cast("Wakeup", self.config.wakeup)
 
     async def _connect(self) -> AbstractOutboxClient:
-        # From here on somebody will call stop(), so that wake-ups can be gathered and are sent before we end.
+        # Connected brokers are stopped, and stop() sends the last wake-ups: from now on they can be collected.
         self._wakeup.start(listen=False)
         return self.client
 
     async def start(self) -> None:
-        """Begin to deliver: connect, and start every subscriber."""
+        """Connect, and start every subscriber."""
         await self.connect()
         if self.subscribers:
             if isinstance(self.client, OutboxClient):
                 sharing = (each.config.options for each in self._outbox_subscribers if each.shares_transactions)
                 handlers = sum(options.max_workers for options in sharing)
                 check_pool(self.client.engine, subscribers=len(self.subscribers), handlers=handlers)
-            await self._look_at_the_tables()
+            await self._report_unreadable_tables()
         await self._open_foreign_brokers()
         await super().start()
         self._watch_backlog()
 
     async def _open_foreign_brokers(self) -> None:
-        """Connect the brokers that handlers publish to; not in memory, where a test has others for them."""
+        """Connect the brokers that handlers publish to, except in a test in memory, which replaces them."""
         if self._foreign_brokers is None and isinstance(self.client, OutboxClient):
             handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
             self._foreign_brokers = ForeignBrokers(self, handlers, cast("OutboxBrokerConfig", self.config).monitor())
             await self._foreign_brokers.open()
 
     def _watch_backlog(self) -> None:
-        """Count the rows for the metrics recorder, if it asks for that and there is an engine to count with."""
+        """Start to count rows for the metrics recorder, if it asks for that and there is an engine."""
         config = cast("OutboxBrokerConfig", self.config)
         interval = wanted_interval(config.metrics_recorder)
         without_engine = isinstance(self.client, OutboxClient) and self.client.engine is None
@@ -202,11 +202,11 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._backlog = BacklogWatch(config.store, queues, config.monitor(), interval=interval)
         self._backlog.start()
 
-    async def _look_at_the_tables(self) -> None:
-        """Say at once what would otherwise be found out by the first claim; it may yet be mended while we run."""
+    async def _report_unreadable_tables(self) -> None:
+        """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
         monitor = cast("OutboxBrokerConfig", self.config).monitor()
         for table, error in await self.client.look():
-            message = f"{table} cannot be read: {describe(error)}.{advice(error)} It is tried again until it can."
+            message = f"Could not read {table}: {describe(error)}.{advice(error)} Subscribers try again until it works."
             monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)
 
     async def stop(
@@ -217,7 +217,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
     ) -> None:
         """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups.
 
-        Brokers that were connected for the handlers' publishers are disconnected behind them.
+        Then disconnect the brokers that were connected for the handlers' publishers.
         """
         try:
             if self._backlog is not None:
@@ -232,7 +232,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
-        """Tell whether the database answers, and every loop is running and has claimed lately."""
+        """Return whether the database answers, and every loop runs and has claimed lately."""
         try:
             async with asyncio.timeout(timeout or 5.0):
                 return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()
@@ -249,7 +249,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         await self.client.validate_schema(check_autovacuum=check_autovacuum)
 
 
-# What is injected has an annotation of the same name; the class itself would be taken for the type of the body.
+# Handlers annotate what is injected with these names; the class itself would be taken for the type of the body.
 _INJECTED = {
     "OutboxMessage": (OutboxMessage,),
     "OutboxBatchMessage": (OutboxBatchMessage,),
@@ -261,7 +261,7 @@ _INJECTED = {
 
 
 def _public_url(engine: AsyncEngine | None) -> str:
-    """Tell where the outbox is, in a document that anybody may read: without a user and a password."""
+    """Return the address of the database for the AsyncAPI document: without user and password."""
     if engine is None:
         return "postgresql://"
     url = engine.url

@@ -1,4 +1,4 @@
-"""What an operator does: sees which keys are blocked, and why, and lets them go on."""
+"""The key methods of the broker: list blocked keys, and retry, skip, park or release one."""
 
 from faststream_outbox.broker.publishing import OutboxPublishing
 from faststream_outbox.storage import SessionOrConnection
@@ -15,9 +15,9 @@ from faststream_outbox.storage.ordering import (
 
 
 class KeyAdmin(OutboxPublishing):
-    """The verbs for keys. All of them act on the head of a key, its first row, through the caller's transaction.
+    """Acts on the head of a key, its first row, through the caller's transaction.
 
-    None of them waits, and none changes what a handler has in hand: a head whose lease holds is left alone. After the
+    No method waits, and none changes a row that a handler works on: a head whose lease holds stays unchanged. After the
     commit subscribers are woken, as by a publish.
     """
 
@@ -29,14 +29,14 @@ class KeyAdmin(OutboxPublishing):
         state: KeyStateName | None = None,
         limit: int = 1000,
     ) -> list[KeyState]:
-        """Tell which keys go no further, and why, by queue and key.
+        """Return the keys that are blocked, and why, sorted by queue and key.
 
         Args:
             session: The `AsyncSession` or `AsyncConnection` to read through.
-            queue: Of which queue; of all of them by default.
-            state: In which state; `"retrying"`, `"delayed"`, `"parked"` and `"expired"` ones by default. Those that are
-                being handled (`"in_flight"`) have to be asked for.
-            limit: How many at most.
+            queue: Keys of this queue only; by default of all queues.
+            state: Keys in this state only; by default `"retrying"`, `"delayed"`, `"parked"` and `"expired"`. Keys that
+                are being handled are `"in_flight"`.
+            limit: The largest number of keys to return.
 
         Example:
             for key in await broker.fetch_keys(session=session, queue="orders"):
@@ -46,36 +46,36 @@ class KeyAdmin(OutboxPublishing):
         return await self.client.store.read_keys(session, queue=queue, state=state, limit=limit)
 
     async def retry_key(self, *, queue: str, key: str, session: SessionOrConnection | None = None) -> bool:
-        """Have the head of a key delivered now, whether it is retrying, delayed or parked.
+        """Make the head of a key due now, if it is retrying, delayed or parked.
 
-        A parked one starts from the beginning: no attempts and no deliveries are counted, so the retry strategy gives
-        it all its attempts again. False when there is no such key, or its head is being handled.
+        The counts of attempts and deliveries of a parked head start at zero, and the retry strategy allows all attempts
+        again. Return False if there is no such key, or its head is being handled.
         """
         return await self._act(RetryKey(), queue=queue, key=key, session=session, wake=True) is not None
 
     async def skip_key(
         self, *, queue: str, key: str, reason: str, session: SessionOrConnection | None = None
     ) -> int | None:
-        """Give the head of a key up, and let the key go on with the message behind it.
+        """Dead-letter the head of a key; the key continues with the message behind it.
 
-        It goes to the dead-letter table as `rejected`, with the reason, and what it was parked for, as its
-        `last_exception`. **Without a dead-letter table it is deleted.** Returns the row's id, `original_id` there; None
-        when there is no such key, or its head is being handled.
+        The dead letter is `rejected`, and its `last_exception` holds the reason and why the head was parked. **Without
+        a dead-letter table the head is deleted.** Return the id of the row, `original_id` of the dead letter; None if
+        there is no such key, or its head is being handled.
         """
         return await self._act(SkipKey(reason), queue=queue, key=key, session=session, wake=True)
 
     async def park_key(self, *, queue: str, key: str, reason: str, session: SessionOrConnection | None = None) -> bool:
-        """Stop a key at its head, until somebody releases, retries or skips it; what is published for it waits.
+        """Stop a key at its head until it is released, retried or skipped; later messages of the key wait.
 
-        False when there is no such key, when its head is being handled, or when it is parked already.
+        Return False if there is no such key, its head is being handled, or it is parked already.
         """
         return await self._act(ParkKey(reason), queue=queue, key=key, session=session, wake=False) is not None
 
     async def release_key(self, *, queue: str, key: str, session: SessionOrConnection | None = None) -> bool:
-        """Take the parking of a key back: its head is what it was before, and due when it was due, mostly now.
+        """Undo the parking of a key: its head is due when it was due before, which is usually now.
 
-        Its attempts stay counted, so one that was parked because the retry strategy gave up gets one more attempt,
-        where `retry_key` gives it all of them. False when there is no such key, or it is not parked.
+        Its attempts stay counted: a head that was parked because the retry strategy gave up gets one more attempt;
+        `retry_key` gives it all of them. Return False if there is no such key, or it is not parked.
         """
         return await self._act(ReleaseKey(), queue=queue, key=key, session=session, wake=True) is not None
 

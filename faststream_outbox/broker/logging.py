@@ -1,4 +1,4 @@
-"""The broker's access log: FastStream's, with the queue in it."""
+"""The access log of the broker: that of FastStream, with a column for the queue."""
 
 import logging
 from functools import partial
@@ -12,7 +12,7 @@ _MESSAGE_ID_LENGTH = 10
 
 
 class OutboxParamsStorage(DefaultLoggerStorage):
-    """Knows how wide the queue's column must be."""
+    """Keeps the width of the queue column."""
 
     __slots__ = ("_queue_length",)
 
@@ -26,11 +26,11 @@ class OutboxParamsStorage(DefaultLoggerStorage):
         self.logger_log_level = level
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Take note of a subscriber's queues."""
+        """Widen the queue column for a subscriber's queues."""
         self._queue_length = max(self._queue_length, len(params.get("queue", "")))
 
     def get_logger(self, *, context: ContextRepo) -> LoggerProto:
-        """Make the logger, once."""
+        """Return the logger, made at the first call."""
         if not (logger := self._get_logger_ref()):
             logger = get_broker_logger(
                 name="outbox",

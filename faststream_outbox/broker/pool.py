@@ -1,4 +1,4 @@
-"""Whether an engine's pool has the connections that a broker will hold."""
+"""Checks that the pool of an engine is large enough for a broker."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from faststream_outbox.storage.commits import autocommits
 
-# Each subscriber claims on one connection and settles on another, whatever its max_workers is.
+# A subscriber claims on one connection and settles on another, whatever its max_workers is.
 PER_SUBSCRIBER: Final = 2
-# Somebody must be able to publish meanwhile, and to answer a ping.
+# For publishing and ping() meanwhile.
 FOR_OTHERS: Final = 1
 
 
 def check_pool(engine: AsyncEngine | None, *, subscribers: int, handlers: int) -> None:
-    """Refuse to start on a pool that is too small, which would wait for ever for a connection.
+    """Raise `RuntimeError` if the pool is too small: a subscriber would wait for a connection for ever.
 
-    `handlers` is how many handlers may run side by side that have a transaction of their own.
+    `handlers` is how many handlers with an `OutboxSession` may run at the same time.
     """
     if engine is None:
         raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
@@ -27,7 +27,7 @@ def check_pool(engine: AsyncEngine | None, *, subscribers: int, handlers: int) -
         raise RuntimeError("A StaticPool has one connection for all, and a subscriber needs two of its own.")  # noqa: TRY004 - no argument is wrong
     if not isinstance(pool, QueuePool):
         return
-    overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy does not tell it otherwise
+    overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy has no public name for it
     needed, given = PER_SUBSCRIBER * subscribers + handlers + FOR_OTHERS, pool.size() + overflow
     if overflow >= 0 and given < needed:
         transactions = f"the handlers that ask for a session hold one each ({handlers}), " if handlers else ""

@@ -1,4 +1,4 @@
-"""Publishing, as a user of the broker does it: in the user's own transaction."""
+"""The publishing methods of the broker: each writes through the user's own transaction."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,11 +18,11 @@ from faststream_outbox.storage import OutboxRow, SessionOrConnection, TimerConfl
 
 
 class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, OutboxBrokerConfig]):
-    """The half of a broker that writes into the table, and reads what waits there."""
+    """The part of the broker that inserts messages, cancels timers, and reads rows that wait."""
 
     @property
     def client(self) -> AbstractOutboxClient:
-        """The outbox at its lowest, for what the broker has no method for."""
+        """Return the client: single operations on rows, for what the broker has no method for."""
         client: AbstractOutboxClient = self.config.client
         return client
 
@@ -41,25 +41,25 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Write one message through your transaction: it is sent if, and when, that commits.
+        """Insert one message through your transaction; it is delivered after the commit.
 
-        Nothing is committed here. A session that has no transaction yet begins one, which is yours to commit.
+        This never commits. A session without a transaction begins one, which you commit.
 
         Args:
-            body: Whatever FastStream can encode; bytes are stored as they are.
-            queue: The queue's name.
+            body: Anything FastStream can encode; bytes are stored unchanged.
+            queue: The name of the queue.
             session: The `AsyncSession` or `AsyncConnection` of your transaction.
-            headers: Anything that JSON knows, by name.
-            correlation_id: Told to the handler and passed on by what it publishes; the row's id where there is none.
-            reply_to: The queue where an answer is expected.
-            key: Those of one key are delivered in the order of their commits, one at a time.
-            activate_in: How long to wait before it is delivered.
-            activate_at: When to deliver it; with a time zone.
-            timer_id: A name under which the queue holds one waiting message at most.
-            timer_conflict: What to do when it does: "ignore" the new one, or "extend" the waiting one's delay.
+            headers: Names with values that JSON can hold.
+            correlation_id: Given to the handler, and to the messages that it publishes; by default the id of the row.
+            reply_to: The queue for the answer.
+            key: Messages with the same key are delivered in the order of their commits, one at a time.
+            activate_in: The delay before the message is delivered.
+            activate_at: The time at which the message is delivered; with a time zone.
+            timer_id: A name that at most one waiting message of the queue has.
+            timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one.
 
         Returns:
-            The row's id; None when a message with this `timer_id` is waiting already.
+            The id of the row; None if a message with this `timer_id` waits already.
 
         """
         check_asynchronous(session)
@@ -91,7 +91,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         activate_in: timedelta | None = None,
         activate_at: datetime | None = None,
     ) -> list[int]:
-        """Write messages through your transaction, in one round trip; returns the rows' ids, in their order."""
+        """Insert messages through your transaction in one round trip; return the ids of the rows, in order."""
         check_asynchronous(session)
         if not bodies:
             return []
@@ -124,9 +124,9 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Write one message through a synchronous session or connection, as `publish` does through others.
+        """Insert one message through a synchronous session or connection; otherwise like `publish`.
 
-        Middlewares run too, but cannot wait for anything here.
+        Middlewares run too, but cannot await anything: there is no event loop.
         """
         check_synchronous(session)
         cmd = OutboxPublishCommand(
@@ -147,7 +147,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         return row_id
 
     async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None = None) -> bool:
-        """Take back a timer through your transaction; False when there is none, or it is being delivered."""
+        """Delete a timer through your transaction; return False if there is none, or it is being delivered."""
         return await self.client.cancel_timer(queue=queue, timer_id=timer_id, session=session)
 
     async def fetch_unprocessed(
@@ -157,5 +157,5 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         return await self.client.fetch_unprocessed(session=session, queue=queue, limit=limit)
 
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: an outbox has no answer to wait for."""
+        """Raise `NotImplementedError`: an outbox gives no answer to wait for."""
         raise NotImplementedError(NO_REQUESTS)

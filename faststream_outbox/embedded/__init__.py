@@ -3,10 +3,7 @@
 import sys
 
 if sys.platform == "win32":
-    raise ImportError(
-        "faststream_outbox.embedded needs Linux or macOS. On Windows use WSL, or a PostgreSQL server that is "
-        "installed the usual way."
-    )
+    raise ImportError("faststream_outbox.embedded needs Linux or macOS. On Windows use WSL or an installed PostgreSQL.")
 
 from faststream_outbox.embedded.database import Database
 from faststream_outbox.embedded.errors import (

@@ -1,4 +1,4 @@
-"""`python -m faststream_outbox.embedded`: a server until Ctrl-C, or for as long as a command runs."""
+"""`python -m faststream_outbox.embedded`: runs a server until Ctrl-C, or as long as a command runs."""
 
 import argparse
 import os
@@ -15,13 +15,9 @@ from faststream_outbox.embedded.errors import EmbeddedPostgresError
 from faststream_outbox.embedded.server import EmbeddedPostgres
 
 _SERVER_POLL = 0.5
-# What shells answer for a command that is missing, and for one that a signal ended.
+# The exit codes of a shell for a command that is missing, and for one that a signal ended.
 _NOT_FOUND = 127
 _SIGNALLED = 128
-
-
-class _Terminated(BaseException):
-    """Somebody sent us SIGTERM; like KeyboardInterrupt a wish, and not an error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,38 +25,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if command and shutil.which(command[0]) is None:
-        _complain(f"There is no command {command[0]!r} to run.")
+        _print_error(f"There is no command {command[0]!r} to run.")
         return _NOT_FOUND
-    # Without a handler SIGTERM would end us on the spot, and leave the clean-up to the watchdog.
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    # Without a handler SIGTERM would end us at once, and leave the clean-up to the watchdog.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(_SIGNALLED + number))
     try:
         with EmbeddedPostgres(
-            bin_dir=options.bin_dir,
-            data_dir=options.data_dir,
-            port=options.port,
-            fast=options.fast,
-            account=options.account,
+            bin_dir=options.bin_dir, data_dir=options.data_dir, port=options.port, fast=options.fast
         ) as server:
             return _run(command, server) if command else _wait(server)
     except EmbeddedPostgresError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 1
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
-    except _Terminated:
-        return _SIGNALLED + signal.SIGTERM
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m faststream_outbox.embedded",
-        description="Run a PostgreSQL server until Ctrl-C, or for as long as a command runs.",
+        description="Run a PostgreSQL server until Ctrl-C, or as long as a command runs.",
     )
     parser.add_argument("--bin-dir", help="the bin directory of a PostgreSQL installation (default: the wheel's)")
     parser.add_argument("--data-dir", help="keep the data here (default: remove it with the server)")
     parser.add_argument("--port", type=int, help="a fixed port (default: a free one)")
     parser.add_argument("--fast", action="store_true", help="give up durability for speed, for tests")
-    parser.add_argument("--account", help="who runs the server when you are root (default: postgres, else nobody)")
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -70,11 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
-
-
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
@@ -85,28 +70,30 @@ def _wait(server: EmbeddedPostgres) -> int:
         while server.pid is not None:
             time.sleep(_SERVER_POLL)
     except KeyboardInterrupt:
-        # The way to end this program, and so a success.
+        # The usual way to end this program, and therefore a success.
         return 0
-    _complain(f"The server ended by itself. The end of its log:\n{server.log_tail()}")
+    _print_error(f"The server ended by itself. The end of its log:\n{server.log_tail()}")
     return 1
 
 
 def _run(command: list[str], server: EmbeddedPostgres) -> int:
     process: subprocess.Popen[bytes] | None = None
-    asked_to_end = False
+    terminated = False
 
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked_to_end
-        asked_to_end = True
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
         if process is not None:
             process.terminate()
 
-    # No exceptions from here on: one between the start of the command and our note of it would leave it behind.
-    signal.signal(signal.SIGTERM, pass_on)
-    # The terminal sends Ctrl-C to the command as well, which may want to finish its work.
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    # The handlers must not raise: an exception between the start of the command and the assignment would orphan it.
+    signal.signal(signal.SIGTERM, terminate)
+    # The terminal sends Ctrl-C to the command as well, which may want to finish its work. Where the parent ignores
+    # Ctrl-C, as a shell does for a program in the background, the command must inherit that.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
     process = subprocess.Popen(command, env=os.environ | {DSN_VARIABLE: server.dsn})
-    if asked_to_end:
+    if terminated:
         process.terminate()
     code = process.wait()
     return code if code >= 0 else _SIGNALLED - code

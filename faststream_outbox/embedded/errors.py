@@ -1,29 +1,25 @@
-"""What can go wrong while running an embedded server, each with words that say what to do."""
+"""The errors of the embedded server; each message says what to do."""
 
 
 class EmbeddedPostgresError(RuntimeError):
-    """Base of every error this package raises."""
+    """Base of every error that this package raises."""
 
 
 class BinariesNotFoundError(EmbeddedPostgresError):
-    """No PostgreSQL server binaries, or none that can be run."""
+    """There are no PostgreSQL server binaries, or they cannot be run."""
 
 
 class AccountError(EmbeddedPostgresError):
-    """Started as root, and there is no account to hand the server to."""
+    """There is no account that can run the server."""
 
 
 class DataDirError(EmbeddedPostgresError):
-    """The data directory cannot be used: another version made it, another server holds it, or it is something else."""
+    """The data directory cannot be used: wrong version or owner, in use, or not a data directory."""
 
 
 class ServerStartError(EmbeddedPostgresError):
-    """The server (or `initdb`) did not come up; the message ends with the tail of its log."""
-
-
-class OldProcessesError(ServerStartError):
-    """Processes of an earlier, killed server still hold its memory."""
+    """The server or `initdb` did not start; the message ends with its log."""
 
 
 class PortTakenError(ServerStartError):
-    """Another process listens on the port that this server should use."""
+    """The port that was asked for is in use."""

@@ -6,24 +6,23 @@ Switch it on in the `conftest.py` at the root of your tests:
 pytest_plugins = ["faststream_outbox.embedded.pytest_plugin"]
 ```
 
-or with `pytest -p faststream_outbox.embedded.pytest_plugin`. When `OUTBOX_TEST_DSN` names a server, that one is used.
+or with `pytest -p faststream_outbox.embedded.pytest_plugin`. When `OUTBOX_TEST_DSN` names a server, the tests use it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from faststream_outbox.embedded.admin import AdminSession
-from faststream_outbox.embedded.database import DSN_VARIABLE, Database
+from faststream_outbox.embedded.database import DSN_VARIABLE, Database, admin_connection, create_sql, drop_sql
 from faststream_outbox.embedded.server import EmbeddedPostgres
 
 
 @pytest.fixture(scope="session")
 def outbox_postgres_server() -> Iterator[Database]:
-    """Give the maintenance database of the server under test; override this fixture to choose another server.
+    """Return the maintenance database of the server under test; override this fixture to choose another server.
 
-    With pytest-xdist each worker has a session, and so a server, of its own.
+    With pytest-xdist each worker has its own session, and with it its own server.
     """
     dsn = os.environ.get(DSN_VARIABLE)
     if dsn:
@@ -34,15 +33,15 @@ def outbox_postgres_server() -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def _outbox_postgres_admin(outbox_postgres_server: Database) -> Iterator[AdminSession]:
-    # One connection for the whole run, which halves the cost of a test's database.
-    with AdminSession(outbox_postgres_server) as admin:
-        yield admin
+def _outbox_execute(outbox_postgres_server: Database) -> Iterator[Callable[[str], None]]:
+    # One connection for the whole run, because connecting is half the cost of a new database.
+    with admin_connection(outbox_postgres_server) as execute:
+        yield execute
 
 
 @pytest.fixture
-def outbox_postgres(outbox_postgres_server: Database, _outbox_postgres_admin: AdminSession) -> Iterator[Database]:
-    """Give a database that only this test uses.
+def outbox_postgres(outbox_postgres_server: Database, _outbox_execute: Callable[[str], None]) -> Iterator[Database]:
+    """Return a database that only this test uses.
 
     ```python
     async def test_publish(outbox_postgres):
@@ -50,8 +49,8 @@ def outbox_postgres(outbox_postgres_server: Database, _outbox_postgres_admin: Ad
     ```
     """
     database = outbox_postgres_server.sibling()
-    _outbox_postgres_admin.create(database.name)
+    _outbox_execute(create_sql(database))
     try:
         yield database
     finally:
-        _outbox_postgres_admin.drop(database.name)
+        _outbox_execute(drop_sql(database))

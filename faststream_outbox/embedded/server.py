@@ -1,30 +1,54 @@
-"""A real PostgreSQL server that lives as long as a `with` block, or as long as you keep it."""
+"""A real PostgreSQL server that runs as long as a `with` block, or until it is closed."""
 
 import asyncio
 import atexit
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from sqlalchemy import URL
 
-from faststream_outbox.embedded.cluster import SUPERUSER
 from faststream_outbox.embedded.database import Database
-from faststream_outbox.embedded.errors import EmbeddedPostgresError, OldProcessesError, PortTakenError
-from faststream_outbox.embedded.home import Home
-from faststream_outbox.embedded.port import HOST, ReservedPort
-from faststream_outbox.embedded.postmaster import Postmaster, StopMode
-from faststream_outbox.embedded.settings import SettingValue, check_settings, server_settings
+from faststream_outbox.embedded.directories import ServerFiles, in_use
+from faststream_outbox.embedded.errors import EmbeddedPostgresError, PortTakenError, ServerStartError
+from faststream_outbox.embedded.programs import SUPERUSER
 
-_PORT_ATTEMPTS = 5
-# When the server process was killed, its own children need a moment to notice and end.
-_OLD_PROCESSES_PATIENCE = 10.0
-_OLD_PROCESSES_POLL = 0.05
+SettingValue = str | int | float | bool
+StopMode = Literal["fast", "immediate"]
+
+_HOST = "127.0.0.1"
+# These settings make a server survive a power cut, and slow; data that a test throws away needs none of them.
+# synchronous_commit stays on: with fsync off it costs nothing, and a server that is killed still keeps its commits.
+_FAST = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    # No replica reads this server, so the log can leave out what only replicas need.
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    # No checkpoint in the middle of a test run.
+    "checkpoint_timeout": "1h",
+    # Compiling costs more than it saves on the small tables of a test.
+    "jit": "off",
+}
+_OURS = frozenset({"port", "listen_addresses", "unix_socket_directories", "data_directory", "logging_collector"})
+# Recovery after a crash is part of a start.
+_START_TIMEOUT = 60.0
+_READY_POLL = 0.005
+_RETRY_POLL = 0.05
+_STATUS_LINE = 7
+# A fast shutdown writes a checkpoint, which a slow disk may delay; the others have nothing to wait for.
+_STOP_STEPS: dict[StopMode, tuple[tuple[signal.Signals, float | None], ...]] = {
+    "fast": ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, None)),
+    "immediate": ((signal.SIGQUIT, 10.0), (signal.SIGKILL, None)),
+}
 
 
 class EmbeddedPostgres:
@@ -41,14 +65,13 @@ class EmbeddedPostgres:
 
     Arguments:
         bin_dir: the `bin` directory of a PostgreSQL installation; by default that of the installed wheel.
-        data_dir: keeps the data here, over restarts and for ever; by default the data goes with the server.
+        data_dir: keeps the data here, also over restarts; by default the data is removed with the server.
         temp_dir: where the private directory is made; by default where Python makes temporary files.
         port: a fixed port; by default a free one.
         fast: gives up durability for speed, which suits tests. Temporary data goes into memory (/dev/shm) where there
             is room, unless `temp_dir` is given. Commits survive a crash of the server, not one of the machine.
         settings: more settings of PostgreSQL, by name; they win over those of `fast`.
-        account: who runs the server when Python runs as root; by default `postgres`, else `nobody`.
-        start_timeout: how many seconds a start may take; recovery after a crash is part of it.
+        account: the account that runs the server when Python runs as root; by default `postgres`, else `nobody`.
     """
 
     def __init__(
@@ -61,37 +84,39 @@ class EmbeddedPostgres:
         fast: bool = False,
         settings: Mapping[str, SettingValue] | None = None,
         account: str | None = None,
-        start_timeout: float = 60.0,
     ) -> None:
-        self._bin_dir = bin_dir
-        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
-        self._temp_dir = None if temp_dir is None else Path(temp_dir).absolute()
+        self._make_files = partial(
+            ServerFiles,
+            bin_dir=bin_dir,
+            data_dir=None if data_dir is None else Path(data_dir).absolute(),
+            temp_dir=None if temp_dir is None else Path(temp_dir).absolute(),
+            account_name=account,
+            fast=fast,
+        )
         self._fixed_port = port
-        self._fast = fast
-        self._settings = dict(settings or {})
-        self._account_name = account
-        self._start_timeout = start_timeout
-        check_settings(self._settings)
-
+        self._settings = (_FAST if fast else {}) | {name: str(value) for name, value in (settings or {}).items()}
+        taken = sorted(_OURS & {name.lower() for name in self._settings})
+        if taken:
+            raise ValueError(
+                f"settings= must not contain {', '.join(taken)}: EmbeddedPostgres sets them itself. "
+                "The port and the data directory have arguments of their own: port= and data_dir=."
+            )
         # Re-entrant, so that the clean-up at exit works even if it interrupts a start.
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._home: Home | None = None
-        self._port: ReservedPort | None = None
-        self._postmaster: Postmaster | None = None
+        self._port = 0
+        self._port_holder: socket.socket | None = None
+        self._files: ServerFiles | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def database(self) -> Database:
         """The maintenance database `postgres` of this server."""
-        if self._home is None or self._port is None:
+        if self._files is None:
             raise EmbeddedPostgresError(
                 "This server has no address yet. Use it inside `with EmbeddedPostgres() as server:` or call start()."
             )
-        return Database(
-            URL.create(
-                "postgresql", SUPERUSER, self._home.password, host=HOST, port=self._port.number, database="postgres"
-            )
-        )
+        return Database(URL.create("postgresql", SUPERUSER, self._files.password, _HOST, self._port, "postgres"))
 
     @property
     def dsn(self) -> str:
@@ -103,47 +128,48 @@ class EmbeddedPostgres:
         return self.database.url(driver)
 
     def create_database(self, name: str | None = None) -> Database:
-        """Make an empty database on this server; blocks, see `Database.create_database`."""
+        """Create an empty database on this server; blocks, see `Database.create_database`."""
         return self.database.create_database(name)
 
     def drop_database(self, database: Database) -> None:
-        """Drop a database of this server, whoever is still connected to it; blocks as well."""
+        """Drop a database of this server, also while clients are connected to it; blocks as well."""
         self.database.drop_database(database)
 
     @property
     def pid(self) -> int | None:
         """The id of the server process, or `None` when it does not run."""
-        return self._postmaster.pid if self._postmaster is not None and self._postmaster.running else None
+        process = self._process
+        if process is None or process.poll() is None:
+            return None if process is None else process.pid
+        if self._files is not None:
+            self._files.watchdog.forget(process.pid)
+        return None
 
     def log_tail(self) -> str:
         """Return the end of the server's log."""
-        return "" if self._home is None else self._home.log.tail()
+        return "" if self._files is None else self._files.log_tail()
 
     def start(self) -> None:
         """Start the server, or start it again after `stop()` with the same address and data."""
         with self._lock:
-            if self._home is not None and os.getpid() != self._owner:
+            if self._files is not None and os.getpid() != self._owner:
                 raise EmbeddedPostgresError(
                     "This server belongs to the process that started it, not to a forked child. "
                     "Connect to its dsn, or start another EmbeddedPostgres here."
                 )
             if self.pid is not None:
                 return
-            first = self._home is None
+            first = self._files is None
             try:
-                if self._home is None:
+                if self._files is None:
                     self._owner = os.getpid()
                     atexit.register(self.close)
-                    self._home = Home(
-                        bin_dir=self._bin_dir,
-                        data_dir=self._data_dir,
-                        temp_dir=self._temp_dir,
-                        account_name=self._account_name,
-                        fast=self._fast,
-                    )
-                self._launch(self._home)
+                    self._port, self._port_holder = _reserve_port(self._fixed_port)
+                    self._files = self._make_files()
+                self._launch(self._files)
             except BaseException:
-                # Also KeyboardInterrupt: a half-started server has nobody else to clean it up.
+                # Also KeyboardInterrupt: without `__enter__` no `__exit__` stops the server.
+                self.stop("immediate")
                 if first:
                     self.close()
                 raise
@@ -151,36 +177,40 @@ class EmbeddedPostgres:
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server and keep its data; `immediate` is a crash, from which the next start recovers."""
         with self._lock:
-            if self._postmaster is None or self._home is None or os.getpid() != self._owner:
+            # A forked child has a copy of this object, but the server belongs to its parent.
+            if self._process is None or self._files is None or os.getpid() != self._owner:
                 return
-            self._postmaster.stop(mode)
-            self._postmaster = None
-            self._home.watchdog.forget()
+            for number, seconds in _STOP_STEPS[mode]:
+                self._process.send_signal(number)
+                try:
+                    self._process.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    continue
+                break
+            self._files.watchdog.forget(self._process.pid)
+            self._process = None
 
     def close(self) -> None:
-        """Stop the server and remove everything but a `data_dir` of yours."""
+        """Stop the server and remove everything except the directory given as `data_dir`."""
         with self._lock:
-            # A forked child has a copy of this object, but the server is not its own.
             if os.getpid() != self._owner:
                 return
             try:
                 self.stop()
             finally:
-                if self._home is not None:
-                    self._home.remove()
-                    self._home = None
-                if self._port is not None:
-                    self._port.release()
-                    self._port = None
+                if self._files is not None:
+                    self._files.close()
+                    self._files = None
+                if self._port_holder is not None:
+                    self._port_holder.close()
+                    self._port_holder = None
                 atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -188,62 +218,71 @@ class EmbeddedPostgres:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread cannot be interrupted, and nobody will call __aexit__.
+            # The thread cannot be interrupted, and `__aexit__` will not be called.
             await asyncio.gather(starting, return_exceptions=True)
             await asyncio.to_thread(self.close)
             raise
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
-        # Never the connection string: it holds the password.
-        where = "" if self._port is None else f" on {HOST}:{self._port.number}"
-        return f"<EmbeddedPostgres{where}, {'running' if self.pid is not None else 'stopped'}>"
+        # Without the connection string, which contains the password.
+        return f"<EmbeddedPostgres {'stopped' if self.pid is None else f'on {_HOST}:{self._port}'}>"
 
-    def _launch(self, home: Home) -> None:
-        # Once clients know the address it must not change any more.
-        may_move = self._port is None and self._fixed_port is None
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            if self._port is None:
-                # Should this system not let the server listen where we hold the port, the next attempt will do.
-                self._port = ReservedPort(self._fixed_port, hold=attempt == 1)
-            try:
-                self._launch_on(self._port.number, home)
-            except PortTakenError:
-                if not may_move or attempt == _PORT_ATTEMPTS:
-                    raise
-                self._port.release()
-                self._port = None
-            else:
-                return
-
-    def _launch_on(self, port: int, home: Home) -> None:
-        deadline = time.monotonic() + _OLD_PROCESSES_PATIENCE
+    def _launch(self, files: ServerFiles) -> None:
+        # TCP on the loopback only: the path of a socket file is limited in length, and so could not be private.
+        settings = self._settings | {"port": str(self._port), "listen_addresses": _HOST, "unix_socket_directories": ""}
+        arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        deadline = time.monotonic() + _START_TIMEOUT
         while True:
-            try:
-                self._launch_once(port, home)
-            except OldProcessesError:
+            files.log.truncate(0)
+            self._process = files.programs.start(
+                "postgres", "-D", str(files.data_dir), *arguments, stdout=files.log, stderr=files.log
+            )
+            files.watchdog.watch(self._process.pid, signal.SIGINT)
+            while (code := self._process.poll()) is None:
+                if _is_ready(files.data_dir, self._process.pid):
+                    return
                 if time.monotonic() > deadline:
-                    raise
-                time.sleep(_OLD_PROCESSES_POLL)
-            else:
-                return
+                    raise ServerStartError(
+                        f"PostgreSQL was not ready after {_START_TIMEOUT:g} seconds. "
+                        f"The end of its log:\n{files.log_tail()}"
+                    )
+                time.sleep(_READY_POLL)
+            tail = files.log_tail()
+            if 'lock file "postmaster.pid" already exists' in tail:
+                raise in_use(files.data_dir)
+            # After the server process was killed, its children need a moment to notice that and end.
+            if "pre-existing shared memory block" not in tail or time.monotonic() > deadline:
+                raise ServerStartError(f"PostgreSQL did not start (exit code {code}). The end of its log:\n{tail}")
+            time.sleep(_RETRY_POLL)
 
-    def _launch_once(self, port: int, home: Home) -> None:
-        self._postmaster = Postmaster(
-            home.binaries,
-            home.data_dir,
-            home.account,
-            settings=server_settings(port, fast=self._fast, extra=self._settings),
-            log=home.log,
-        )
-        try:
-            home.watchdog.watch(self._postmaster.pid, signal.SIGINT)
-            self._postmaster.wait_until_ready(self._start_timeout)
-        except BaseException:
-            self.stop("immediate")
-            raise
+
+def _reserve_port(port: int | None) -> tuple[int, socket.socket]:
+    """Return a port, and the socket that reserves it while the server does not run.
+
+    Otherwise the system could give the port to an outgoing connection of any program, even of a client that retries:
+    it would be connected to itself. Only Linux lets a server listen where another socket is bound.
+    """
+    holder = socket.socket()
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((_HOST, port or 0))
+        return int(holder.getsockname()[1]), holder
+    except OSError as error:
+        holder.close()
+        raise PortTakenError(f"port={port} cannot be used: {error.strerror}. Choose another or none.") from error
+    finally:
+        if sys.platform != "linux":
+            holder.close()
+
+
+def _is_ready(data_dir: Path, pid: int) -> bool:
+    try:
+        lines = (data_dir / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return False
+    # A server that crashed leaves its file behind, with its own id in the first line.
+    return len(lines) > _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"

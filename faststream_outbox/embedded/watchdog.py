@@ -1,84 +1,136 @@
-"""The owner's side of the process that ends a server when its owner was killed without a chance to do so."""
+"""Ends a server whose owner was killed: a class for the owner and, run by its path, the script of the watching process.
+
+The script reads its standard input, a pipe whose other end only the owner holds. The owner writes `<pid> <signal>` to
+name the process to end and the first signal to send, `forget <pid>` when that process has ended, and `done` to dismiss
+the watchdog. When the pipe closes without `done`, the owner is dead.
+"""
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
-from faststream_outbox.embedded import watchdog_process
-
-_DISMISS_TIMEOUT = 5.0
+_POLL = 0.05
+_REMOVE_ATTEMPTS = 20
+# How many seconds a process gets to end after its first signal, and after each harder one.
+_FIRST_PATIENCE = 10.0
+_HARDER = ((int(signal.SIGQUIT), 5.0), (int(signal.SIGKILL), 5.0))
 
 
 class Watchdog:
-    """Runs `watchdog_process` and tells it what to watch.
+    """Runs this file as a script and says what to watch.
 
-    A pipe rather than `PR_SET_PDEATHSIG`: it works on every system, and does not fire when merely the thread that
-    started the server ends.
+    A pipe rather than `PR_SET_PDEATHSIG`: it works on every system, and a server outlives the thread that started it.
     """
 
     def __init__(self, *, remove: Iterable[Path], keep_open: Iterable[int]) -> None:
-        read_end, self._write_end = os.pipe()
-        try:
+        self._process = subprocess.Popen(
             # -I and -S: quick to start, and no `.pth` file or `sitecustomize` runs a second time.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watchdog_process.__file__, *map(str, remove)],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=tuple(keep_open),
-                cwd="/",
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._write_end)
-            raise
-        finally:
-            os.close(read_end)
+            [sys.executable, "-I", "-S", __file__, *map(str, remove)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=tuple(keep_open),
+            cwd="/",
+            start_new_session=True,
+        )
         _watchdogs.add(self)
 
     def watch(self, pid: int, first_signal: signal.Signals) -> None:
-        """End this process when we are gone, with `first_signal` if it heeds it."""
-        self._tell(f"{pid} {int(first_signal)}")
+        """End this process when the owner is dead, with `first_signal` before harder ones."""
+        self._send(f"{pid} {int(first_signal)}")
 
-    def forget(self) -> None:
-        """Watch nothing, because the watched process ended."""
-        self._tell("forget")
+    def forget(self, pid: int) -> None:
+        """Do not end this process any more: it has ended, and its id may be given to another one."""
+        self._send(f"forget {pid}")
 
     def dismiss(self) -> None:
-        """End the watchdog, and leave everything else alone."""
-        self._tell("done")
+        """End the watchdog; it ends and removes nothing."""
+        self._send("done")
         self.close_pipe()
-        _watchdogs.discard(self)
-        try:
-            self._process.wait(_DISMISS_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.wait()
 
     def close_pipe(self) -> None:
-        """Let go of our end of the pipe."""
-        if self._write_end >= 0:
-            os.close(self._write_end)
-            self._write_end = -1
+        """Close the owner's end of the pipe."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
-    def _tell(self, words: str) -> None:
-        # If somebody killed the watchdog, the server still works and still stops with us.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._write_end, f"{words}\n".encode())
+    def _send(self, line: str) -> None:
+        # Without its watchdog the server still works, and still stops with its owner. ValueError: a forked child.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            if self._process.stdin is not None:
+                self._process.stdin.write(f"{line}\n".encode())
 
 
 _watchdogs: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
 
 
-def _let_go_in_forked_child() -> None:
-    # A forked child that held the pipe would keep the server alive after its real owner died.
+def _close_pipes() -> None:
     for watchdog in list(_watchdogs):
         watchdog.close_pipe()
 
 
-os.register_at_fork(after_in_child=_let_go_in_forked_child)
+# A forked child that held the pipe would keep the server alive after its owner died.
+os.register_at_fork(after_in_child=_close_pipes)
+
+
+def remove_tree(directory: str | os.PathLike[str]) -> None:
+    """Remove a directory that an ending process may still write to."""
+    for _ in range(_REMOVE_ATTEMPTS):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.lexists(directory):
+            return
+        time.sleep(_POLL)
+
+
+def main(directories: list[str]) -> None:
+    """Watch until the owner dismisses us or dies; then end its process and remove `directories`."""
+    # Only the owner's end counts, not a signal that was sent to the owner and its children.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    watched: tuple[int, int] | None = None
+    for line in sys.stdin:
+        match line.split():
+            case ["done"]:
+                return
+            case ["forget", pid]:
+                watched = None if watched is not None and watched[0] == int(pid) else watched
+            case [pid, first_signal]:
+                watched = int(pid), int(first_signal)
+    if watched is not None:
+        _end(*watched)
+    for directory in directories:
+        remove_tree(directory)
+
+
+def _end(pid: int, first_signal: int) -> None:
+    for number, seconds in ((first_signal, _FIRST_PATIENCE), *_HARDER):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if _has_ended(pid):
+                return
+            time.sleep(_POLL)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # A zombie has ended too, and the init process of many containers never reaps it.
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # a system without /proc
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

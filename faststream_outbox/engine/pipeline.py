@@ -11,8 +11,7 @@ from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.engine.claim.shard_keeper import ShardKeeper, own_shards
 from faststream_outbox.engine.claim.stale_returner import StaleReturner
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Worker
-from faststream_outbox.engine.handling import Handle
+from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Worker
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane

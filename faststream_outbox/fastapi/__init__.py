@@ -30,7 +30,7 @@ from faststream_outbox.fastapi.router import OutboxRouter
 from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
 from faststream_outbox.publisher.producer import OutboxProducer as _OutboxProducer
-from faststream_outbox.subscriber.sessions import SESSION, SHARES_TRANSACTION
+from faststream_outbox.subscriber.signatures import SESSION, SHARES_TRANSACTION
 
 __all__ = [
     "Context",

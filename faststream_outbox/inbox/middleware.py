@@ -9,7 +9,7 @@ from faststream.exceptions import AckMessage
 from faststream.message import SourceType, StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox.context import OnTheLoop
+from faststream_outbox._faststream import LoopContext
 from faststream_outbox.inbox.verdicts import HeldAck
 from faststream_outbox.message import OutboxDelivery
 
@@ -37,7 +37,7 @@ def _second_session() -> NoReturn:
 
 
 # The session in which the message is recorded. The inbox commits it: a handler writes with it, and no more.
-InboxSession = Annotated[AsyncSession, OnTheLoop(_SESSION, initial=_no_session)]
+InboxSession = Annotated[AsyncSession, LoopContext(_SESSION, initial=_no_session)]
 
 
 class InboxMiddleware(BaseMiddleware):

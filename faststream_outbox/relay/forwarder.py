@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from faststream_outbox.engine.handling import Handled
-from faststream_outbox.message import OutboxDelivery, Rejected
+from faststream_outbox.message import OutboxDelivery, Reject
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import ExtraHeaders, Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
@@ -43,10 +42,10 @@ class Forwarder:
         self._source = source
         self._extra = extra
 
-    async def forward(self, rows: Sequence[OutboxRow]) -> Handled:
+    async def forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         """Send rows: all of one key, or all without one. Through an outage they are kept, and sent when it is over."""
         send = self._forward_each if rows[0].entity_key is None else self._forward_run
-        return Handled(await send(rows))
+        return await send(rows)
 
     async def _forward_each(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         settlements: list[Settlement] = []
@@ -119,7 +118,7 @@ class Forwarder:
                 return _untouched(row)
             case RefusedError() | UnroutableError():
                 delivery = OutboxDelivery.of(row)
-                delivery.verdict = Rejected()
+                delivery.verdict = Reject()
                 return self._judge.outcome(delivery, error)
             case _:
                 return self._judge.outcome(OutboxDelivery.of(row), error)

@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.relay.cloudevents import cloudevents_headers
@@ -20,7 +19,7 @@ from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
-from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage import OutboxRow, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.judge import Judge
@@ -163,7 +162,7 @@ class Relay:
             raise
         return None
 
-    async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
+    async def _forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         assert self._forwarder is not None  # noqa: S101 - made before the pipeline starts
         return await self._forwarder.forward(rows)
 

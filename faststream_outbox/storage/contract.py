@@ -15,7 +15,7 @@ from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
 from faststream_outbox.storage.ordering.actions import KeyAction
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.outcomes import Settled, Settlement
@@ -127,7 +127,7 @@ class StoreConnection(ABC):
         """Give back rows that were not started, their delivery uncounted; a suspect stays one."""
 
     @abstractmethod
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind; a row that makes its statement fail is set apart, not the batch.
 
         `SettleInterruptedError` when the store stopped answering on the way.

@@ -1,6 +1,6 @@
 """What became of a claimed row, as values: `Ack`, `Retry`, `Dead`, `Park`, and the answer to having written them."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, get_args
@@ -39,9 +39,8 @@ HANDLED: Final = Ack()
 class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
 
-    The attempt's times are the database's `now()` where they are left out. `error` and `company` are not stored: the
-    one is what metrics name the failure by, for which its type will do, the other how many rows failed together, of
-    which one may be to blame.
+    The times of the attempt are the database's `now()` where they are left out. `error`, by whose type metrics name the
+    failure, and `batch_size`, how many rows failed in the same call, are not stored.
     """
 
     delay_seconds: float
@@ -49,7 +48,7 @@ class Retry:
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
     error: Raised | None = field(default=None, compare=False, repr=False)
-    company: int = field(default=1, compare=False, repr=False)
+    batch_size: int = field(default=1, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.delay_seconds, bool) or not isinstance(self.delay_seconds, int | float):
@@ -103,39 +102,61 @@ _OUTCOMES: Final = (Ack, Retry, Dead, Park)
 
 
 def blocks_its_key(outcome: Outcome) -> bool:
-    """Tell whether nothing behind a row of a key can be settled before that row."""
+    """Return whether the rows behind this one, of the same key, have to wait for it."""
     return isinstance(outcome, Retry | Park)
 
 
-@dataclass(slots=True)  # not frozen: there is one for every row, and frozen ones take twice as long to make
+@dataclass(slots=True)  # not frozen: one is made for every row, and a frozen one takes twice as long to make
 class Settlement:
-    """One outcome, to be written under one lease.
+    """What became of a claimed row, to be written under its lease.
 
+    The lease of a key covers the rows behind its head: `followers` are those of them that were handled too, in their
+    order, each with its row id. A row that is retried or parked ends the list, because it blocks its key.
     Acknowledgements with the same `group` are written together, with the outputs of all of them, or not at all.
+    `committed` is None while the outcome has to be written. A handler's own transaction sets it: True if it deleted the
+    row, False if it found the lease lost.
     """
 
     lease: Lease
     outcome: Outcome
     group: int | None = None
+    followers: Sequence[tuple[int, Outcome]] = ()
+    committed: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.outcome, _OUTCOMES):
             raise TypeError(f"An outcome is Ack(), Retry(…), Dead(…) or Park(…), not {self.outcome!r}.")
         if self.group is not None and not isinstance(self.outcome, Ack):
             raise TypeError(f"Only acknowledgements are written in a group, not {self.outcome!r}.")
+        if self.followers and any(blocks_its_key(outcome) for _, outcome in self.outcomes[:-1]):
+            raise ValueError("A row that is retried or parked blocks its key: no row behind it can be settled.")
+
+    @classmethod
+    def of_run(
+        cls, lease: Lease, outcomes: Sequence[tuple[int, Outcome]], *, committed: bool | None = None
+    ) -> "Settlement":
+        """Return the settlement of the first rows of a key, each given by its id and outcome, the head first."""
+        if not outcomes or outcomes[0][0] != lease.row_id:
+            raise ValueError(f"The outcomes of a run begin with that of its head, row {lease.row_id}.")
+        return cls(lease, outcomes[0][1], followers=outcomes[1:], committed=committed)
+
+    @property
+    def outcomes(self) -> Sequence[tuple[int, Outcome]]:
+        """Return the id and the outcome of every row that this settlement writes, the head first."""
+        return [(self.lease.row_id, self.outcome), *self.followers]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """What a settle did, lease by lease.
 
-    `held`: written. `lost`: somebody else's by then, or gone; left alone. `failed`: refused by the database, with its
-    reason; the row is where it was, and the lease still stands.
+    `held`: the outcome was written. `lost`: another process has the row by now, or it is gone; nothing was written.
+    `failed`: the database refused the outcome, with its error; the row is unchanged and the lease still holds.
     """
 
-    held: frozenset[Lease] = frozenset()
-    lost: frozenset[Lease] = frozenset()
-    failed: Mapping[Lease, Exception] = field(default_factory=dict)
+    held: set[Lease] = field(default_factory=set)
+    lost: set[Lease] = field(default_factory=set)
+    failed: dict[Lease, Exception] = field(default_factory=dict)
 
 
 class SettleInterruptedError(Exception):

@@ -1,4 +1,4 @@
-"""From what a handler did with a message to what becomes of its row."""
+"""Decides what becomes of a row, from what its handler did with the message."""
 
 import logging
 import traceback
@@ -11,24 +11,24 @@ from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.engine.options import OnDead, give_up
-from faststream_outbox.message import Acked, Nacked, OutboxDelivery, Rejected
+from faststream_outbox.message import Nack, OutboxDelivery, Reject
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
 
-# Of an exception's own text; the whole text is cut to 8 KiB when it is stored, in the middle.
+# How much of an exception's own text is kept; the whole text is cut to 8 KiB when it is stored.
 _LONGEST_SUMMARY: Final = 1024
-# By what a handler says that it goes no further.
+# By these exceptions a handler says that its subscriber, or the application, stops.
 _STOPS: Final = (StopConsume, SystemExit)
 
 
-class Interrupted(Exception):  # noqa: N818 - nobody's fault
-    """The time for draining was over before the handler was: what it had not decided by then is not held against it."""
+class Interrupted(Exception):  # noqa: N818 - it is no error of the handler
+    """The drain timeout cancelled the handler; messages without a verdict are given back, no attempt counted."""
 
 
 class Judge:
-    """Turns verdicts into outcomes; a message without a verdict is never lost for it."""
+    """Turns verdicts and exceptions into outcomes; a message without a verdict is retried, never lost."""
 
     def __init__(
         self,
@@ -46,20 +46,20 @@ class Judge:
         self._on_dead: OnDead = on_dead
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
-        """Say what becomes of a row after its handler returned, or raised `error`."""
+        """Return what becomes of a row after its handler returned, or raised `error`."""
         match delivery.verdict:
-            case Acked() | Rejected() if isinstance(error, _STOPS):
-                # Whoever stops in the middle has not handled the message, whatever the policy makes of exceptions.
+            case Ack() | Reject() if isinstance(error, _STOPS):
+                # The handler stopped in the middle of the message, whatever the policy makes of exceptions.
                 return Retry(0.0, delivery.attempts_count, error=error)
-            case Acked() if error is not None and self._policy is AckPolicy.ACK:
-                # This policy lets go of a message that failed; it is kept where dead ones are, and said aloud.
+            case Ack() if error is not None and self._policy is AckPolicy.ACK:
+                # This policy drops a message that failed; it is kept as a dead letter and logged.
                 return self._dead("rejected", delivery, error)
-            case Acked():
+            case Ack():
                 return Ack(delivery.outputs) if delivery.outputs else HANDLED
-            case Rejected():
+            case Reject():
                 return self._dead("rejected", delivery, error)
-            case Nacked(delay, alone):
-                return self._failed(delivery, error, delay=delay, company=1 if alone else delivery.company)
+            case Nack(delay, alone):
+                return self._failed(delivery, error, delay=delay, batch_size=1 if alone else delivery.batch_size)
             case None:
                 return self._undecided(delivery, error)
 
@@ -67,44 +67,45 @@ class Judge:
         if isinstance(error, Interrupted):
             return Retry(0.0, delivery.attempts_count, error=error)
         if error is None:
-            self._tell_of_no_verdict(delivery)
-        return self._failed(delivery, error, delay=None, company=delivery.company)
+            self._report_no_verdict(delivery)
+        return self._failed(delivery, error, delay=None, batch_size=delivery.batch_size)
 
-    def tell_of_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
-        """Say why a handler's transaction could not be committed: the handler has returned, and logged nothing."""
+    def report_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
+        """Log why a handler's transaction was not committed; the handler has returned and logged nothing."""
         first = deliveries[0]
         self._monitor.report(
             "commit_failed",
-            f"The transaction of the handler of row {first.id} could not be committed, so all of it is rolled back: "
-            f"{describe(error)}",
+            f"Could not commit the transaction of the handler of row {first.id} (queue {first.queue}); it was rolled "
+            f"back: {describe(error)}",
             level=logging.ERROR,
             error=error,
             row_id=first.id,
             queue=first.queue,
         )
 
-    def _tell_of_no_verdict(self, delivery: OutboxDelivery) -> None:
+    def _report_no_verdict(self, delivery: OutboxDelivery) -> None:
         self._monitor.report(
             "no_verdict",
-            f"The handler of row {delivery.id} gave no verdict, so it counts as failed: it has to call "
-            "ack(), nack() or reject() on its message.",
+            f"The handler of row {delivery.id} (queue {delivery.queue}) returned without a verdict, which counts as a "
+            "failure: call ack(), nack() or reject() on the message.",
             level=logging.WARNING,
             row_id=delivery.id,
             queue=delivery.queue,
         )
 
     def _failed(
-        self, delivery: OutboxDelivery, error: BaseException | None, *, delay: float | None, company: int
+        self, delivery: OutboxDelivery, error: BaseException | None, *, delay: float | None, batch_size: int
     ) -> Outcome:
-        # Others may be to blame for what happened in company: it counts as a first attempt, and no more, however often
-        # the call is halved; and given up is only what failed alone.
-        attempts = delivery.attempts_count + 1 if company == 1 else max(1, delivery.attempts_count)
+        # In a batch another message may be the cause. All failures in batches together count as one attempt, however
+        # often the batch is halved, and only a message that failed alone is given up.
+        attempts = delivery.attempts_count + 1 if batch_size == 1 else max(1, delivery.attempts_count)
         if delay is None:
             delay = self._ask_strategy(delivery, error, attempts)
-        if delay is None and company == 1:
+        if delay is None and batch_size == 1:
             return self._dead("retry_terminal", delivery, error)
+        # The type is enough for metrics; the exception would keep the handler's frames, and all they refer to, alive.
         kept = error if error is None or isinstance(error, PlainError) else type(error)
-        return Retry(delay or 0.0, attempts, error=kept, company=company)
+        return Retry(delay or 0.0, attempts, error=kept, batch_size=batch_size)
 
     def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None, attempts: int) -> float | None:
         now = delivery.database_now()
@@ -119,8 +120,8 @@ class Judge:
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
             self._monitor.report(
                 "retry_strategy_failed",
-                f"{type(self._strategy).__name__} failed on row {delivery.id}, so the default strategy decides: "
-                f"{type(failure).__name__}",
+                f"{type(self._strategy).__name__} raised {type(failure).__name__} for row {delivery.id} (queue "
+                f"{delivery.queue}); the default strategy decided instead.",
                 level=logging.ERROR,
                 error=failure,
                 row_id=delivery.id,
@@ -143,19 +144,19 @@ class Judge:
     def _text(self, error: BaseException) -> str | None:
         try:
             text = self._render(error)
-        except Exception as failure:  # noqa: BLE001 - nor may the user's renderer
-            # Not the text it was to redact.
+        except Exception as failure:  # noqa: BLE001 - nor may the user's renderer keep the row from being settled
+            # The exception's own text is left out: the renderer may be there to redact it.
             return f"{type(error).__name__} (last_exception_renderer raised {type(failure).__name__})"
         return text if text is None or isinstance(text, str) else str(text)
 
 
 def render_traceback(error: BaseException) -> str:
-    """Render what a handler raised, and where it did; what it is stands first, where no cut will take it away."""
+    """Return the exception and its traceback as text; the exception comes first, where no cut removes it."""
     what = "".join(traceback.format_exception_only(error))
     if len(what) > _LONGEST_SUMMARY:
         what = f"{what[:_LONGEST_SUMMARY]}…\n"
     if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
-        return what  # It was never raised, so there is nothing more to tell.
+        return what  # it was never raised, so it has no traceback
     return f"{what}\n{''.join(traceback.format_exception(error))}"
 
 

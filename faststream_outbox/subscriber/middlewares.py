@@ -1,4 +1,4 @@
-"""Middlewares of a single subscriber."""
+"""The middlewares that a subscriber adds by itself."""
 
 import inspect
 from typing import Any
@@ -15,7 +15,7 @@ from faststream_outbox.response import OutboxPublishCommand
 
 
 def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
-    """Take a middleware class (or factory), as a broker does, or a function `async def (call_next, message)`."""
+    """Return a broker middleware for a class, a factory, or a function `async def (call_next, message)`."""
     if not inspect.iscoroutinefunction(middleware):
         factory: BrokerMiddleware[Any] = middleware
         return factory
@@ -28,42 +28,42 @@ def as_broker_middleware(middleware: Any) -> BrokerMiddleware[Any]:
 
 
 class WatchHandler(BaseMiddleware):
-    """Tells of what a handler, or the publishing of its answer, raised, although another middleware hides it."""
+    """Marks deliveries whose handler, or its publisher, raised, even if another middleware hides the exception."""
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-        """Call the handler."""
+        """Call the handler, and mark its deliveries if it raises."""
         try:
             return await call_next(msg)
         except BaseException as error:
-            self._tell_of(error)
+            self._mark(error)
             raise
 
     async def after_processed(self, exc_type: Any = None, exc_val: Any = None, exc_tb: Any = None) -> bool | None:
-        """Hear of it before the middlewares around this one do."""
+        """Mark the deliveries before outer middlewares can hide the exception."""
         if exc_val is not None:
-            self._tell_of(exc_val)
+            self._mark(exc_val)
         return await super().after_processed(exc_type, exc_val, exc_tb)
 
-    def _tell_of(self, error: BaseException) -> None:
+    def _mark(self, error: BaseException) -> None:
         if isinstance(error, AckMessage):
-            return  # a way to return
+            return  # by this exception a handler acknowledges
         for delivery in self.msg if isinstance(self.msg, tuple) else (self.msg,):
             delivery.raised = True
 
 
 class PropagateHeaders(BaseMiddleware):
-    """Gives what a handler returns the headers of the message that it answers; its own ones win."""
+    """Copies the headers of a message to the answer of its handler; headers of the answer win."""
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-        """Call the handler and add the headers to its answer."""
+        """Call the handler, and add the headers to its answer."""
         response = ensure_response(await call_next(msg))
         inbound = {name: value for name, value in msg.headers.items() if name not in THE_MESSAGES_OWN}
         response.headers = inbound | response.headers
         return response
 
 
-class PublishAbroad(BaseMiddleware):
-    """Stands next to the producer of another broker that is about to send a handler's answer."""
+class PublishToForeignBroker(BaseMiddleware):
+    """Runs next to the producer of another broker when a handler's answer is published there."""
 
     def __init__(self, msg: Any, /, *, context: Any, config: OutboxBrokerConfig, publishing: ForeignPublishing) -> None:
         super().__init__(msg, context=context)
@@ -72,7 +72,7 @@ class PublishAbroad(BaseMiddleware):
         self._publishing = publishing
 
     async def publish_scope(self, call_next: Any, msg: Any) -> Any:
-        """Send; what goes into an outbox is none of our business."""
+        """Publish to the other broker; a message for an outbox passes unchanged."""
         if isinstance(msg, OutboxPublishCommand):
             return await call_next(msg)
         return await self._publishing.send(call_next, msg, self._answered, source=self._config.source)

@@ -1,18 +1,66 @@
-"""Handlers that could not do what they ask for, told by their signatures."""
+"""What a handler's signature asks for: a session, one message or a list; and refuses what cannot work."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, Final, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from faststream.exceptions import SetupError
+from sqlalchemy.ext.asyncio import AsyncSession
 
-# What a list of messages can never be.
+from faststream_outbox._faststream import LoopContext
+
+# Types that a list of messages can never be.
 _SINGLE: Final = (int, float, str, bytes, bool, Mapping)
 
 
+class SharesTransaction:
+    """Marks the annotations by which a handler asks for the session of its message."""
+
+
+SHARES_TRANSACTION: Final = SharesTransaction()
+# The session in FastStream's context: `OutboxMessage.session`.
+SESSION: Final = "message.session"
+
+
+# The session of the transaction that deletes the message; it is committed after the handler has returned.
+OutboxSession = Annotated[AsyncSession, LoopContext(SESSION), SHARES_TRANSACTION]
+
+
+def asks_for_session(function: Callable[..., Any]) -> bool:
+    """Return whether a handler, or one of its dependencies, has a parameter for the session."""
+    return _asks(function, set())
+
+
+def _asks(function: Callable[..., Any], seen: set[Any]) -> bool:
+    function = inspect.unwrap(function)
+    if function in seen:
+        return False
+    seen.add(function)
+    marks = list(_marks(function))
+    if any(isinstance(mark, SharesTransaction) for mark in marks):
+        return True
+    # Depends(…) of FastStream or FastAPI, in an annotation or as a default.
+    dependencies = (getattr(mark, "dependency", None) for mark in marks)
+    return any(_asks(each, seen) for each in dependencies if callable(each))
+
+
+def _marks(function: Callable[..., Any]) -> Iterable[Any]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception:  # noqa: BLE001 - an annotation that cannot be resolved here; FastStream will say so
+        hints = {}
+    for parameter in parameters:
+        yield parameter.default
+        yield from get_args(hints.get(parameter.name, parameter.annotation))[1:]
+
+
 def check_asynchronous_handler(function: Callable[..., Any]) -> None:
-    """Refuse a plain function where a session is asked for."""
+    """Raise `SetupError` for a plain function that asks for a session."""
     function = inspect.unwrap(function)
     if not inspect.iscoroutinefunction(function):
         name = _name(function)
@@ -23,7 +71,7 @@ def check_asynchronous_handler(function: Callable[..., Any]) -> None:
 
 
 def check_batch_handler(function: Callable[..., Any]) -> None:
-    """Refuse a function of one message where a list is given."""
+    """Raise `SetupError` for a handler of single messages under batch=True."""
     if (single := _takes_one(function)) is not None:
         raise SetupError(
             f"{_name(function)}() takes one message ({single}), and batch=True gives it a list: "
@@ -32,10 +80,10 @@ def check_batch_handler(function: Callable[..., Any]) -> None:
 
 
 def _takes_one(function: Callable[..., Any]) -> str | None:
-    """Tell by its name the type of a handler's body if it is surely not a list; None where it may be one."""
+    """Return the name of the type of a handler's body if that is surely no list, else None."""
     function = inspect.unwrap(function)
     try:
-        hints = get_type_hints(function)  # without what is injected, which `Annotated` tells
+        hints = get_type_hints(function)  # without `Annotated`, by which parameters are injected
         parameters = list(inspect.signature(function).parameters.values())
     except Exception:  # noqa: BLE001 - an annotation that cannot be resolved here; FastStream will say so
         return None

@@ -25,28 +25,26 @@ from faststream_outbox._faststream import (
     process_msg,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
 from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
 from faststream_outbox.runtime.telemetry import Monitor
-from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage import OutboxRow, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
-from faststream_outbox.subscriber.fast_path.fast_path import FastPath, is_straight
+from faststream_outbox.subscriber.fast_path import FastPath, has_fast_path
 from faststream_outbox.subscriber.judge import Interrupted, Judge
 from faststream_outbox.subscriber.middlewares import (
     PropagateHeaders,
-    PublishAbroad,
+    PublishToForeignBroker,
     WatchHandler,
     as_broker_middleware,
 )
 from faststream_outbox.subscriber.pull import Pulling
-from faststream_outbox.subscriber.sessions import asks_for_session
-from faststream_outbox.subscriber.signatures import check_asynchronous_handler, check_batch_handler
+from faststream_outbox.subscriber.signatures import asks_for_session, check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.wakeup.wakeup import Announce
 
@@ -161,8 +159,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._own_middlewares.append(WatchHandler)
         # Only who publishes to other brokers pays for it.
         publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
-        abroad = partial(PublishAbroad, config=self._outer_config, publishing=publishing)
-        self._last_middlewares = [abroad] if publishing.is_needed else []
+        middleware = partial(PublishToForeignBroker, config=self._outer_config, publishing=publishing)
+        self._last_middlewares = [middleware] if publishing.is_needed else []
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler to give messages to."""
@@ -192,12 +190,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
         own_middlewares, self._fast_path = self._own_middlewares or self._last_middlewares, None
-        if not (self.config.options.batch or own_middlewares) and is_straight(self.calls, self.ack_policy):
+        if not (self.config.options.batch or own_middlewares) and has_fast_path(self.calls, self.ack_policy):
             self._fast_path = FastPath(
                 self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
             )
 
-        async def handle(rows: Sequence[OutboxRow]) -> Handled:
+        async def handle(rows: Sequence[OutboxRow]) -> list[Settlement]:
             call = Call(store, rows, shares_transaction=sharing)
             return await call.conclude(judge, await self._run(call))
 
@@ -279,7 +277,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         except asyncio.CancelledError as cancelled:
             return await self._cut_short(call, cancelled)
         except KeyboardInterrupt:
-            await call.abandon()
+            await call.rollback()
             raise
         except BaseException as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
             return error
@@ -298,7 +296,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             return cancelled  # not by us, but by somebody whom the handler waited for
         if decided:
             return Interrupted()
-        await call.abandon()
+        await call.rollback()
         raise cancelled
 
     def _stop_soon(self, *, exit_app: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of users need: the broker and the client without a database."""
+"""For the tests of applications: the broker and the client without a database."""
 
 from faststream_outbox.client import FakeOutboxClient
 from faststream_outbox.testing.broker import TestOutboxBroker, fake_session

@@ -1,4 +1,4 @@
-"""The broker without a database."""
+"""`TestOutboxBroker`: runs brokers in tests, in memory or on a real database."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -22,10 +22,10 @@ from faststream_outbox.wakeup.wakeup import Wakeup
 class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker):
     """Runs a broker, or several, on rows in memory; `session` may be left out.
 
-    By default `publish` runs the handler before it returns, timers fire at once, and what the handler raises surfaces.
-    With `run_loops=True` the real loops run on those rows: retries are scheduled, timers wait, leases expire. With
-    `with_real=True` the real database is used, that of `engine` where one is given, and a publish without a session is
-    committed at once.
+    By default `publish` runs the handler before it returns, timers fire at once, and `publish` raises what the handler
+    raised. With `run_loops=True` the real loops run on the rows in memory: retries are scheduled, timers wait, leases
+    expire. With `with_real=True` the broker uses the real database, or that of `engine`, and a publish without a
+    session is committed at once.
 
     Example:
         async with TestOutboxBroker(broker) as test_broker:
@@ -66,10 +66,10 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     ) -> None:
         _check_brokers(brokers)
         if engine is not None and not with_real:
-            raise ValueError("engine is what with_real=True runs on: in memory there is none.")
+            raise ValueError("engine= is for with_real=True; a test in memory uses no engine: leave it out.")
         if run_loops and with_real:
-            raise ValueError("with_real runs the loops anyway, on the real database: leave run_loops out.")
-        # To FastStream a broker whose loops run is a real one: it starts and stops it, where it fakes the others.
+            raise ValueError("with_real=True runs the loops already, on the real database: leave run_loops out.")
+        # FastStream starts and stops a broker with `with_real`, as one whose loops run needs; it fakes all others.
         super().__init__(*brokers, with_real=with_real or run_loops, connect_only=connect_only)
         self._in_memory = not with_real
         self._engine = engine
@@ -78,10 +78,12 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     @property
     def fake_client(self) -> FakeOutboxClient:
-        """The rows, and the dead ones, of the only broker; with several, each has its own `fake_client`."""
+        """Return the client with the rows in memory; with several brokers, use `broker.fake_client`."""
         clients = set(self._clients.values())
         if len(clients) != 1:
-            raise RuntimeError("There is a fake client per table, and none with with_real: ask the broker for its own.")
+            raise RuntimeError(
+                "There is one fake client per table, and none under with_real=True: use broker.fake_client."
+            )
         return clients.pop()
 
     def feed(
@@ -93,7 +95,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         next_attempt_at: datetime | None = None,
         timer_id: str | None = None,
     ) -> int:
-        """Put a row in as somebody else's program would; with `run_loops` it is delivered, otherwise it stays."""
+        """Insert a row as another program would; with `run_loops` it is delivered, otherwise it stays."""
         row = NewRow(queue, payload, headers, timer_id=timer_id, activate_at=next_attempt_at)
         return self.fake_client.feed(row)
 
@@ -119,7 +121,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     def create_publisher_fake_subscriber(
         self, broker: OutboxBroker, publisher: OutboxPublisher
     ) -> tuple[OutboxSubscriber, bool]:
-        """Find who takes what a publisher sends, or make somebody who does."""
+        """Return the subscriber of a publisher's queue, or make one; and whether it was there."""
         for subscriber in (each for one in self.brokers for each in one.subscribers):
             real = cast("OutboxSubscriber", subscriber)
             if publisher.queue in real.queues and real.calls:
@@ -132,7 +134,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
 @contextmanager
 def _producer_of(broker: OutboxBroker, producer: OutboxProducer) -> Generator[None, None, None]:
-    """Lend a broker a producer, and give it its own back even if the test fails, where FastStream would not."""
+    """Replace the producer of a broker, and put it back even if the test fails, which FastStream would not."""
     config = broker.config.broker_config
     own, config.producer = config.producer, producer
     try:
@@ -147,14 +149,14 @@ def _check_brokers(brokers: tuple[Any, ...]) -> None:
     for broker in brokers:
         if not isinstance(broker, OutboxBroker):
             kind = type(broker).__name__
-            raise TypeError(f"TestOutboxBroker takes OutboxBrokers, not {kind}: give the broker that it belongs to.")
+            raise TypeError(f"TestOutboxBroker takes an OutboxBroker, not {kind}: give the broker it belongs to.")
         if isinstance(broker.client, FakeOutboxClient):
-            raise RuntimeError("This broker runs in a TestOutboxBroker already: one at a time.")  # noqa: TRY004 - its state is wrong, not its type
+            raise RuntimeError("This broker is in a TestOutboxBroker already: leave that one first.")  # noqa: TRY004 - its state is wrong, not its type
 
 
 @contextmanager
 def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[None, None, None]:
-    """Let a broker work on other rows for a while, and wake its subscribers from there."""
+    """Replace the client of a broker, and the wake-ups of its subscribers."""
     config = broker.config.broker_config
     real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
     config.client, config.wakeup = client, Wakeup(client.store, config.monitor())
@@ -165,13 +167,13 @@ def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[
 
 
 def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:
-    """Make a client for a broker's tables in another database."""
+    """Return a client for the tables of a broker in another database."""
     store: Any = broker.client.store
     return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table, shards_table=store.shards_table)
 
 
 def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutboxClient]:
-    """One client per table: brokers that share one see each other's messages."""
+    """Return a client for each broker; brokers with the same table share one and see each other's messages."""
     by_table: dict[str, FakeOutboxClient] = {}
     clients = {}
     for broker in brokers:
@@ -182,7 +184,7 @@ def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutbox
 
 
 def fake_session() -> Any:
-    """Make a session for code under test that insists on one: it does nothing, and says that it is in a transaction."""
+    """Return a session for code under test that needs one: it does nothing, and is in a transaction."""
     session = mock.AsyncMock(spec=AsyncSession)
     session.in_transaction.return_value = True
     return session

@@ -1,4 +1,4 @@
-"""How messages are published in tests: handled before `publish` returns, or committed at once."""
+"""The producers of tests: one delivers before `publish` returns, one commits at once."""
 
 import asyncio
 import contextvars
@@ -19,11 +19,11 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
 class CommittingProducer(OutboxProducer):
-    """Writes what comes without a session in a transaction of its own."""
+    """Inserts messages that come without a session in a transaction of its own."""
 
     @classmethod
     def of(cls, broker: OutboxBroker) -> Self:
-        """Take the place of a broker's producer."""
+        """Return a producer that replaces that of a broker."""
         config = broker.config.broker_config
         producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
         producer.connect(config)
@@ -35,11 +35,11 @@ class CommittingProducer(OutboxProducer):
 
 
 class DeliveringProducer(OutboxProducer):
-    """Puts rows into memory and has them handled there and then, whenever they are due."""
+    """Inserts rows in memory and calls their handlers at once, also for rows that are due later."""
 
     @classmethod
     def of(cls, broker: OutboxBroker, brokers: Sequence[OutboxBroker]) -> Self:
-        """Take the place of a broker's producer; messages reach the subscribers of all these brokers."""
+        """Return a producer that replaces that of a broker; it delivers to the subscribers of all these brokers."""
         config = broker.config.broker_config
         producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
         producer.connect(config)
@@ -57,21 +57,21 @@ class DeliveringProducer(OutboxProducer):
         return ids
 
     async def _deliver_all(self, ids: Iterable[int]) -> None:
-        """Deliver every row; what the first handler that failed has raised surfaces when all have had their turn."""
+        """Deliver every row, then raise what the first failed handler raised."""
         failures: list[BaseException] = []
         for subscriber, calls in self._calls(ids):
             for rows in calls:
-                # The handler of one may have taken care of the next, or have parked its key.
+                # The handler of one row may have deleted the next, or parked its key.
                 if rows := [row for row in rows if row.id in self._store.rows and not self._store.is_parked(row)]:
                     try:
                         await self._deliver(rows, subscriber)
-                    except Exception as error:  # noqa: BLE001 - surfaces below
+                    except Exception as error:  # noqa: BLE001 - raised below
                         failures.append(error)
         if failures:
             raise failures[0]
 
     def _calls(self, ids: Iterable[int]) -> Iterable[tuple[OutboxSubscriber, list[list[OutboxRow]]]]:
-        """Tell which subscribers are called for these rows, and with which of them."""
+        """Return the subscribers to call for these rows, each with the rows of every call."""
         rows = [row for row_id in ids if (row := self._store.rows.get(row_id)) is not None]
         for queue, group in groupby(rows, key=attrgetter("queue")):
             subscriber = self._subscriber_of(queue)
@@ -94,17 +94,17 @@ class DeliveringProducer(OutboxProducer):
         error = None
         try:
             await subscriber.process(call)
-        except BaseException as raised:  # noqa: BLE001 - surfaces below, after the rows were settled
+        except BaseException as raised:  # noqa: BLE001 - raised below, after the rows were settled
             error = raised
         known = set(self._store.rows)
-        await lane.settle((await call.conclude(subscriber.judge, error)).settlements)
+        await lane.settle(await call.conclude(subscriber.judge, error))
         if error is not None:
             raise error
         await self._deliver_all(sorted(set(self._store.rows) - known))
 
 
 def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end beside the loop that may be running here, which waits for it."""
+    """Run a coroutine in a thread and wait for it: an event loop may be running in this one."""
     failures: list[BaseException] = []
     context = contextvars.copy_context()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -49,15 +49,3 @@ async def started(broker: OutboxBroker) -> AsyncIterator[None]:
 async def publish(broker: OutboxBroker, postgres: PostgresBackend, *bodies: Any, queue: str = "q") -> None:
     async with postgres.transaction() as session:
         await broker.publish_batch(*bodies, queue=queue, session=session)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def until_empty(postgres: PostgresBackend) -> None:
-    async with asyncio.timeout(30):
-        while await postgres.rows():
-            await asyncio.sleep(0.01)

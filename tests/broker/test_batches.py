@@ -14,7 +14,8 @@ from faststream_outbox import ConstantRetry, NoRetry, OutboxResponse
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxBroker, OutboxMessage
 from faststream_outbox.message import OutboxDelivery
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=50)
 
@@ -115,9 +116,7 @@ async def test_stopping_does_not_wait_for_company(postgres: PostgresBackend) -> 
 
 
 async def until_claimed(postgres: PostgresBackend) -> None:
-    async with asyncio.timeout(10):
-        while not all(row.acquired_token for row in await postgres.rows()):
-            await asyncio.sleep(0.01)
+    await until(postgres.rows, lambda found: all(row.acquired_token for row in found))
 
 
 async def test_what_a_batch_raises_fails_every_row_through_the_strategy(postgres: PostgresBackend) -> None:

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until
 
 COUNTED = "outbox-counted"
 CONNECTIONS = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{COUNTED}'"

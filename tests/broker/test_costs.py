@@ -15,6 +15,7 @@ from faststream_outbox import ConstantRetry
 from faststream_outbox.embedded import EmbeddedPostgres
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until
 
 MESSAGES = 1_000
 BODY = {"note": "x" * 240}
@@ -79,9 +80,7 @@ class Counter:
     async def _read(self) -> dict[str, int]:
         # The last thing that a server process does is to report what it did.
         await self._backend.engine.dispose()
-        async with asyncio.timeout(30):
-            while await self._connection.fetchval(OTHERS):
-                await asyncio.sleep(0.01)
+        await until(lambda: self._connection.fetchval(OTHERS), lambda found: not found)
         sent, table = await self._connection.fetchrow(SENT), await self._connection.fetchrow(TABLE)
         commits = await self._connection.fetchval(COMMITS)
         return {

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker
 from faststream_outbox.embedded import Database, EmbeddedPostgres
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
 from tests.pooler import pooling
+from tests.waiting import until, until_empty
 
 EAGER: dict[str, Any] = {"min_fetch_interval": 0.05, "max_fetch_interval": 0.2}
 
@@ -79,9 +80,7 @@ async def test_a_drifted_dead_letter_table_keeps_the_rows(postgres: PostgresBack
 
 
 async def until_one_left(postgres: PostgresBackend) -> None:
-    async with asyncio.timeout(30):
-        while len(await postgres.rows()) != 1:
-            await asyncio.sleep(0.01)
+    await until(postgres.rows, lambda found: len(found) == 1)
 
 
 async def test_connections_killed_at_random(postgres: PostgresBackend) -> None:
@@ -161,9 +160,7 @@ def some_of(handled: Counter[int], first: int) -> bool:
 
 
 async def until_pings(broker: OutboxBroker) -> None:
-    async with asyncio.timeout(30):
-        while not await broker.ping():
-            await asyncio.sleep(0.05)
+    await until(broker.ping)
 
 
 @pytest.mark.usefixtures("pgbouncer")

@@ -11,7 +11,8 @@ from faststream_outbox import AdvisoryLocks, ConstantRetry, HashShards, HeadLeas
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until, until_empty, until_rows
 
 STRATEGIES: list[Ordering] = [HeadLease(), AdvisoryLocks(), HashShards(), HashShards(count=2, shards=[0, 1])]
 NAMES = ["HeadLease", "AdvisoryLocks", "HashShards", "static"]
@@ -102,9 +103,7 @@ async def test_of_a_slow_run_what_is_done_is_soon_settled(postgres: PostgresBack
     await publish_keyed(broker, postgres, *(("a", number) for number in range(8)))
     async with started(broker):
         await until(lambda: len(seen) == 5)
-        async with asyncio.timeout(10):
-            while len(await postgres.rows()) > 4:
-                await asyncio.sleep(0.01)
+        await until_rows(postgres, 4)
         go_on.set()
         await until_empty(postgres)
     assert seen == list(range(8))

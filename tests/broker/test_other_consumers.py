@@ -2,13 +2,16 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
+from operator import contains
 
 import pytest
 
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import OutboxClient
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty, until_rows
 
 
 async def test_an_older_consumer_on_the_same_table(postgres: PostgresBackend) -> None:
@@ -83,8 +86,7 @@ async def test_a_server_whose_clock_jumps_back(postgres: PostgresBackend) -> Non
         await publish(broker, postgres, 10)
         await until(lambda: handled)
         assert handled == [10]
-        while len(await postgres.rows()) > 10:  # settled too: what is in hand when a clock jumps may run twice
-            await asyncio.sleep(0.01)
+        await until_rows(postgres, 10)  # settled too: what is in hand when a clock jumps may run twice
         await postgres.pass_time(600)
         await until_empty(postgres)
     assert sorted(handled) == list(range(11))
@@ -103,5 +105,5 @@ async def test_a_subscriber_that_is_added_to_a_running_broker_is_woken(postgres:
         await subscriber.start()
         for number in range(3):
             await publish(other, postgres, number)
-            await until(lambda number=number: number in handled)  # type: ignore[misc] # mypy cannot infer it
+            await until(partial(contains, handled, number))
         assert await broker.ping()

@@ -13,8 +13,9 @@ from faststream_outbox.router import OutboxRoute
 from faststream_outbox.storage import NewRow
 from faststream_outbox.storage.parking import PARKED, cause_in
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until
+from tests.broker.brokers import Records, broker_on, publish, started
 from tests.broker.test_ordering import publish_keyed
+from tests.waiting import until
 
 
 async def parked(postgres: PostgresBackend) -> list[tuple[str | None, str | None, int]]:
@@ -24,9 +25,7 @@ async def parked(postgres: PostgresBackend) -> list[tuple[str | None, str | None
 
 
 async def until_parked(postgres: PostgresBackend, count: int = 1) -> None:
-    async with asyncio.timeout(30):
-        while len(await parked(postgres)) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: parked(postgres), lambda found: len(found) >= count)
 
 
 async def test_a_parked_message_blocks_its_key_and_only_its_key(postgres: PostgresBackend) -> None:
@@ -70,9 +69,7 @@ async def test_a_message_without_a_key_is_dead_as_ever(postgres: PostgresBackend
 
     await publish(broker, postgres, 1)
     async with started(broker):
-        async with asyncio.timeout(30):
-            while not await postgres.dead_letters():
-                await asyncio.sleep(0.01)
+        await until(postgres.dead_letters)
     assert await postgres.rows() == []
 
 

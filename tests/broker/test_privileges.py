@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox import HashShards, NoRetry, OutboxBroker
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, publish, started, until, until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 RIGHTS = re.compile(r"`([A-Z, ]+) ON (\w+)`")
 

@@ -14,7 +14,8 @@ from faststream_outbox import OutboxBroker, OutboxResponse, TestOutboxBroker, ma
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until, until_empty
 
 HOUR = timedelta(hours=1)
 

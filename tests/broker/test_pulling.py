@@ -7,7 +7,8 @@ from faststream import AckPolicy
 
 from faststream_outbox import ConstantRetry
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started, until_empty
+from tests.broker.brokers import broker_on, publish, started
+from tests.waiting import until_empty
 
 
 async def test_get_one(postgres: PostgresBackend) -> None:

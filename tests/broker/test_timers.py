@@ -6,7 +6,8 @@ from typing import Any
 
 from faststream_outbox import ConstantRetry
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, started, until_empty
+from tests.broker.brokers import broker_on, started
+from tests.waiting import until, until_empty
 
 # So long that whatever comes in time did not come by polling.
 SELDOM: dict[str, Any] = {"min_fetch_interval": 600.0, "max_fetch_interval": 600.0}
@@ -55,8 +56,7 @@ async def test_a_name_is_taken_until_its_message_is_settled(postgres: PostgresBa
         assert await publish(fails=True) is None  # it is being delivered
         assert not await cancel()
         may_end.set()
-        while not (await postgres.rows())[0].attempts_count:
-            await asyncio.sleep(0.01)
+        await until(postgres.rows, lambda found: found[0].attempts_count)
         assert await publish(fails=True) is None  # it waits for its retry
         assert await cancel()
         assert await publish(fails=False) is not None

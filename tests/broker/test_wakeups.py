@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from faststream_outbox.wakeup import wakeup
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.ears import Ears
+from tests.observers import Ears
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from faststream_outbox.cli import passwords
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
-from tests.cli.world import World
+from tests.cli.relay_setup import World
 from tests.servers.redis import Redis
 
 

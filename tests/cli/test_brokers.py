@@ -11,7 +11,6 @@ from aiokafka import AIOKafkaConsumer
 
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.broker.brokers import until_empty
 from tests.cli.programs import PATIENCE, relaying
 from tests.cli.rows import in_order, publish, publish_without_keys
 from tests.servers.kafka import Kafka
@@ -19,6 +18,7 @@ from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
 from tests.servers.plugin import Servers
 from tests.servers.rabbitmq import RabbitMQ
+from tests.waiting import until_empty
 
 # So many rows are relayed, those from the second number on without a key.
 ROWS, KEYED = 120, 100

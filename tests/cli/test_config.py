@@ -14,10 +14,10 @@ from faststream_outbox.cli.outbox import make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.program import make_relay
 from faststream_outbox.cli.settings import RelaySettings, To, make_settings
 from faststream_outbox.storage.ordering import Ordering
-from tests.broker.brokers import until_empty
 from tests.cli.programs import relaying
+from tests.cli.relay_setup import World
 from tests.cli.rows import in_order, publish
-from tests.cli.world import World
+from tests.waiting import until_empty
 
 
 async def test_a_file_and_the_command_line(world: World) -> None:

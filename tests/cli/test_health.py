@@ -5,8 +5,8 @@ import socket
 import httpx
 
 from tests.cli.programs import password_of, relaying, run
+from tests.cli.relay_setup import World
 from tests.cli.rows import publish
-from tests.cli.world import World
 from tests.proxy import proxying
 from tests.servers.process import ask
 

@@ -8,8 +8,8 @@ import pytest
 from faststream_outbox.cli import passwords
 from faststream_outbox.cli.logs import JsonFormatter, TextFormatter
 from faststream_outbox.cli.repeats import Repeats
+from tests.cli.relay_setup import World
 from tests.cli.rows import publish
-from tests.cli.world import World
 
 
 async def test_progress_is_told_when_something_happened(world: World) -> None:

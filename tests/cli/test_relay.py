@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from tests.broker.brokers import until_empty
 from tests.cli.programs import password_of, relaying
+from tests.cli.relay_setup import World
 from tests.cli.rows import in_order, publish, publish_without_keys
-from tests.cli.world import World
+from tests.waiting import until_empty
 
 
 async def test_rows_arrive_in_the_order_of_their_keys(world: World) -> None:

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 from tests.cli.programs import relaying
+from tests.cli.relay_setup import World
 from tests.cli.rows import publish
-from tests.cli.world import World
 
 
 async def test_a_second_signal_ends_it_at_once(world: World) -> None:

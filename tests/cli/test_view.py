@@ -13,8 +13,8 @@ import termios
 from collections.abc import AsyncIterator
 
 from tests.cli.programs import COMMAND, PATIENCE, environment, password_of
+from tests.cli.relay_setup import World
 from tests.cli.rows import publish
-from tests.cli.world import World
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -1,4 +1,4 @@
-"""What the tests of the embedded server share."""
+"""Fixtures for the tests of the embedded server."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from faststream_outbox.embedded import EmbeddedPostgres
-from faststream_outbox.embedded.private_dir import memory_parent
+from faststream_outbox.embedded.directories import memory_parent
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -49,7 +49,7 @@ def _open_dir_in(parent: Path | None) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """One server for those tests of a module that only look at it."""
+    """One server for the tests of a module that do not change it."""
     with EmbeddedPostgres(fast=True) as running:
         yield running
 
@@ -65,7 +65,7 @@ def system_bin_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def fetch() -> Callable[..., Any]:
-    """Runs statements on one connection, and returns the first value of the last one."""
+    """A function that executes statements on one connection and returns the first value of the last one."""
 
     async def run(dsn: str, *statements: str) -> Any:
         connection = await asyncpg.connect(dsn)
@@ -81,12 +81,12 @@ def fetch() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Waits, at most 20 seconds, until something is true."""
+    """A function that waits, at most 60 seconds, until a condition is true."""
 
     def wait(is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not is_true():
-            assert time.monotonic() < deadline, "waited in vain"
+            assert time.monotonic() < deadline, "the condition did not become true within 60 seconds"
             time.sleep(0.01)
 
     return wait
@@ -94,7 +94,7 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture(scope="session")
 def is_listening() -> Callable[[int], bool]:
-    """Tells whether something accepts connections on a loopback port."""
+    """A function that returns whether a process accepts connections on a loopback port."""
 
     def check(port: int) -> bool:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
@@ -106,11 +106,15 @@ def is_listening() -> Callable[[int], bool]:
 
 @pytest.fixture
 def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts Python as a shell would: in a process group of its own, to which Ctrl-C goes as a whole."""
+    """A function that starts Python as a terminal does: in its own process group, with the default action of Ctrl-C."""
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable, **options: Any
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        python: str = sys.executable,
+        sigint: signal.Handlers = signal.SIG_DFL,
+        **options: Any,
     ) -> subprocess.Popen[str]:
         packages = [str(_CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
         inherited = {name: value for name, value in os.environ.items() if name != "OUTBOX_TEST_DSN"}
@@ -121,6 +125,8 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # Children inherit an ignored SIGINT, which a shell without job control gives to its background jobs.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, sigint),  # noqa: PLW1509 - calls nothing but sigaction
             **options,
         )
         started.append(process)
@@ -130,4 +136,4 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)

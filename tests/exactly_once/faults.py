@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from examples.bank.bank import LEASE_SECONDS
-from tests.exactly_once.books import Books
-from tests.exactly_once.orders import Driver, Orders
+from tests.exactly_once.bank_tables import Books
+from tests.exactly_once.worker_options import Driver, Orders
 from tests.exactly_once.workers import ANSWER_SECONDS, Worker, Workers
 
 SLOTS: Final = 2

@@ -12,9 +12,9 @@ from typing import Final
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from tests.exactly_once.books import Books
+from tests.exactly_once.bank_tables import Books
 from tests.exactly_once.faults import SLOTS, Enough, Faults, Toll
-from tests.exactly_once.orders import Driver, Orders
+from tests.exactly_once.worker_options import Driver, Orders
 from tests.exactly_once.workers import open_nursery
 
 # The seed decides what is tried; when it happens is up to the machine.

@@ -12,7 +12,7 @@ from examples.bank.tables import dlq_table, outbox_table
 from faststream_outbox import ConstantRetry, OutboxBroker
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.storage import Lease, NewRow, PostgresStore, SharedTransaction
-from tests.exactly_once.hesitation import Hesitation
+from tests.exactly_once.delays import Hesitation
 
 
 @dataclass(frozen=True)

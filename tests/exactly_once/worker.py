@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tests.exactly_once.hesitation import Hesitation
-from tests.exactly_once.orders import Orders
+from tests.exactly_once.delays import Hesitation
 from tests.exactly_once.variants import VARIANTS, Surroundings
+from tests.exactly_once.worker_options import Orders
 
 # One for each transfer that is being moved, and those of the broker itself.
 CONNECTIONS = 15

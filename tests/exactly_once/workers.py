@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.exactly_once.orders import Orders
+from tests.exactly_once.worker_options import Orders
 
 _CHECKOUT: Final = Path(__file__).parents[2]
 # For the nursery's imports, or a worker's connections; a fork takes milliseconds.
@@ -94,7 +94,7 @@ async def open_nursery() -> AsyncIterator[Workers]:
     )
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.exactly_once.nursery", str(rung)),
+            *(sys.executable, "-m", "tests.exactly_once.fork_server", str(rung)),
             cwd=_CHECKOUT,
             pass_fds=[rung],
             stdin=asyncio.subprocess.PIPE,

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from examples.demo.check import TOLD_WRONG
 from examples.demo.figures import count_figures
 from faststream_outbox.embedded import Database
-from tests.examples.demo_books import found_in, open_books, write
+from tests.examples.demo_tables import found_in, open_books, write
 
 # Orders 1 smooth, 2 flaky, 3 poison, 4 forged, 5 unpaid and reminded, 6 paid; 7 was rolled back. A worker was killed
 # when it had packed 1 for the first time.

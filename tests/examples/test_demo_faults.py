@@ -1,6 +1,5 @@
 """`make demo` with a fault in it: the check finds it, and the run fails."""
 
-import asyncio
 import re
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from examples.demo.workers import Workers
 from faststream_outbox import OutboxBroker
 from faststream_outbox.embedded import EmbeddedPostgres
 from tests.examples.demo_output import counts_in
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -51,8 +51,7 @@ def test_a_row_that_disappears_fails_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def steal_a_reminder(console: Console, watch: Watch, workers: Workers, orders: int) -> None:
-        while 1 not in watch.shop.accepted:
-            await asyncio.sleep(0.01)
+        await until(lambda: 1 in watch.shop.accepted)
         async with watch.engine.begin() as connection:
             await connection.execute(text("DELETE FROM outbox WHERE queue = 'reminders' AND timer_id = 'order-1'"))
         await kill_one(console, watch, workers, orders)

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from examples.demo.figures import count_figures
 from faststream_outbox.embedded import Database
-from tests.examples.demo_books import found_in, open_books, write
+from tests.examples.demo_tables import found_in, open_books, write
 
 _NOON = "timestamptz '2024-01-01 12:00:00Z'"
 _ORDERS = {1, 2, 3, 4, 5, 6}

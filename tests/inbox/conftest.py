@@ -1,7 +1,7 @@
 import pytest
 
 from tests.backends import PostgresBackend
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from faststream.exceptions import AckMessage
 from faststream.rabbit import RabbitBroker, RabbitMessage, TestRabbitBroker
 
 from faststream_outbox.annotations import InboxSession, OutboxMessage
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until_empty
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.MANUAL, AckPolicy.NACK_ON_ERROR])

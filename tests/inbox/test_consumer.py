@@ -19,8 +19,9 @@ from faststream_outbox import OutboxBroker, OutboxRouter, make_inbox_table, make
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from faststream_outbox.inbox.consumer import derive_name, derived_consumer
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until_empty
 
 
 async def handle(body: str) -> None: ...

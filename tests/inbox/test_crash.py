@@ -9,15 +9,16 @@ from sqlalchemy import QueuePool, text
 
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.storage.postgres.inbox import InboxStore
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until, until_empty
 
 
 async def test_a_message_that_was_committed_and_not_acked_is_skipped(desk: Desk) -> None:
     broker = desk.broker()
     await desk.send(broker, "a", message_id="1")
     url = desk.engine.url.render_as_string(hide_password=False)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.inbox.process", url)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.inbox.killed_consumer", url)
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL
     [row] = await desk.postgres.rows()
@@ -54,8 +55,9 @@ async def test_a_commit_that_is_cancelled_keeps_no_connection_and_no_half(desk: 
     async with desk.postgres.transaction() as session:
         await session.execute(text("SELECT pg_advisory_xact_lock(1)"))
         commit = asyncio.create_task(transaction.end())
-        while not await desk.postgres.one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: desk.postgres.one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        )
         for _ in range(times):
             commit.cancel()
             await asyncio.sleep(0)
@@ -64,7 +66,9 @@ async def test_a_commit_that_is_cancelled_keeps_no_connection_and_no_half(desk: 
     pool = desk.engine.pool
     assert isinstance(pool, QueuePool)
     assert pool.checkedout() == 0
+
     # The server may only now come to it, between one look and the other; a half that stays is what must not be.
-    async with asyncio.timeout(10):
-        while (await desk.written(), await desk.seen()) not in (([], []), (["a"], [("desk", "1")])):
-            await asyncio.sleep(0.01)
+    async def halves() -> tuple[object, object]:
+        return await desk.written(), await desk.seen()
+
+    await until(halves, lambda found: found in (([], []), (["a"], [("desk", "1")])))

@@ -16,8 +16,9 @@ from faststream_outbox.envelope import (
     OUTBOX_SOURCE,
     row_identity,
 )
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until, until_empty
 
 
 async def test_a_duplicate_is_acked_and_not_handled(desk: Desk) -> None:
@@ -104,11 +105,12 @@ async def test_a_handler_that_is_cancelled_leaves_nothing(desk: Desk) -> None:
         await entered.wait()
     assert (await desk.written(), await desk.seen()) == ([], [])
     assert len(await desk.postgres.rows()) == 1
-    async with asyncio.timeout(30):
-        while await desk.postgres.one(
+    await until(
+        lambda: desk.postgres.one(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-        ):
-            await asyncio.sleep(0.01)
+        ),
+        lambda found: not found,
+    )
 
 
 async def test_a_handler_that_raises_leaves_nothing_and_is_tried_again(desk: Desk) -> None:
@@ -201,8 +203,7 @@ async def test_a_duplicate_answers_nothing(desk: Desk) -> None:
     await desk.send(broker, "a", message_id="1")
     await desk.send(broker, "a", message_id="1")
     async with started(broker):
-        while [row.queue for row in await desk.postgres.rows()] != ["next"]:
-            await asyncio.sleep(0.01)
+        await until(desk.postgres.rows, lambda found: [row.queue for row in found] == ["next"])
     assert len(await desk.postgres.rows()) == 1
 
 
@@ -258,8 +259,7 @@ async def test_an_id_is_not_passed_on_with_the_other_headers(desk: Desk) -> None
     async with desk.postgres.transaction() as session:
         await broker.publish("a", queue="q", session=session, headers=headers)
     async with started(broker):
-        while [row.queue for row in await desk.postgres.rows()] != ["next"]:
-            await asyncio.sleep(0.01)
+        await until(desk.postgres.rows, lambda found: [row.queue for row in found] == ["next"])
     [row] = await desk.postgres.rows()
     assert row.headers is not None
     assert row.headers.keys() & headers.keys() == {"kind"}

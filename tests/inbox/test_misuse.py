@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from faststream_outbox import Inbox, make_inbox_table, make_outbox_table
 from faststream_outbox.annotations import InboxSession, OutboxSession
-from tests.broker.brokers import publish, started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import publish, started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until_empty
 
 
 async def fate(desk: Desk, use: Callable[[AsyncSession], Awaitable[object]]) -> str:

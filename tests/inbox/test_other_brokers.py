@@ -12,7 +12,7 @@ from faststream.rabbit import RabbitBroker, TestRabbitBroker
 from faststream.redis import RedisBroker, StreamSub, TestRedisBroker
 
 from faststream_outbox.annotations import InboxSession
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def deliver(desk: Desk, broker: Any, test_broker: Any, subscriber: Any, **message: Any) -> None:

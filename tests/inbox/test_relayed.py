@@ -7,7 +7,7 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.envelope import relay_headers
 from faststream_outbox.storage import NewRow, OutboxRow
 from tests.backends import Backend
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def inserted(backend: Backend, *keys: str | None) -> list[OutboxRow]:

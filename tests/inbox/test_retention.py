@@ -10,8 +10,9 @@ from sqlalchemy import event, text
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.inbox import inbox as inbox_module
 from faststream_outbox.inbox.consumer import Consumer
-from tests.broker.brokers import started, until_empty
-from tests.inbox.desk import Desk
+from tests.broker.brokers import started
+from tests.inbox.inbox_app import Desk
+from tests.waiting import until_empty
 
 
 async def remember(desk: Desk, count: int, *, consumer: str = "desk", days: float = 0) -> None:

@@ -10,11 +10,11 @@ import pytest
 from faststream.nats import NatsBroker
 
 from faststream_outbox.annotations import InboxSession
-from tests.broker.brokers import until
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 from tests.inbox.streams import STREAMS, Stream
 from tests.servers.nats import Nats
 from tests.servers.plugin import need
+from tests.waiting import until
 
 
 class Line:
@@ -34,9 +34,7 @@ class Line:
     async def consume(self) -> None:
         """Consume until the server waits for no ack."""
         await self.broker.start()
-        async with asyncio.timeout(60):
-            while await self.stream.unacked(self.broker):
-                await asyncio.sleep(0.02)
+        await until(lambda: self.stream.unacked(self.broker), lambda found: not found, seconds=60)
 
     def skipped(self) -> set[str]:
         """Tell what was skipped, at least once: a slow machine lets the server deliver more often."""
@@ -72,7 +70,7 @@ async def test_what_was_committed_by_a_process_that_died_before_its_ack_is_skipp
     await line.send("1")
     database = line.desk.engine.url.render_as_string(hide_password=False)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.inbox.process", database, line.name, line.url
+        sys.executable, "-m", "tests.inbox.killed_consumer", database, line.name, line.url
     )
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL

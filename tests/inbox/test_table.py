@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox import Inbox, make_inbox_table
 from faststream_outbox.storage.postgres.inbox import InboxStore
-from tests.inbox.desk import Desk
+from tests.inbox.inbox_app import Desk
 
 
 async def test_as_it_stands_in_the_database(desk: Desk) -> None:

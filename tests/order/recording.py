@@ -14,11 +14,12 @@ from faststream_outbox.storage import (
     OutboxRow,
     PostgresStore,
     SettleInterruptedError,
+    Settlement,
     SharedTransaction,
 )
-from faststream_outbox.storage.ordering import AnySettlement, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering import RunClaim
+from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, HistoryWriter, Verb
-from tests.soak.words import claimed_row, uid, verb_of
 
 # What is asked for the rows that one lease covers.
 _Question = dict[Lease, list[Ask]]
@@ -108,7 +109,7 @@ class RecordedLane:
         self._recorder.answered(call, question, held)
         return held
 
-    async def settle(self, settlements: Iterable[AnySettlement]) -> Any:
+    async def settle(self, settlements: Iterable[Settlement]) -> Any:
         """Write outcomes."""
         settlements = list(settlements)
         question = {each.lease: self._recorder.asks(each.lease, _verbs(each), ("release", 0.0)) for each in settlements}
@@ -159,7 +160,5 @@ def record(store: PostgresStore, history: HistoryWriter) -> None:
     store.share_transaction = share_transaction  # type: ignore[method-assign] # same
 
 
-def _verbs(settlement: AnySettlement) -> dict[int, tuple[Verb, float]]:
-    if isinstance(settlement, RunSettlement):
-        return {row_id: verb_of(outcome) for row_id, outcome in settlement.outcomes}
-    return {settlement.lease.row_id: verb_of(settlement.outcome)}
+def _verbs(settlement: Settlement) -> dict[int, tuple[Verb, float]]:
+    return {row_id: verb_of(outcome) for row_id, outcome in settlement.outcomes}

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Violation, check
-from tests.soak.lives import FINAL, Hold, Life, Lives
+from tests.soak.row_histories import FINAL, Hold, Life, Lives
 
 # Of one rule: what is broken breaks again with every row.
 MAX_PER_KEY: Final = 3

@@ -11,7 +11,7 @@ from faststream_outbox.storage import PostgresStore
 from faststream_outbox.storage.ordering import Ordering
 from tests.order.rules import check_with_keys
 from tests.soak.checker import FinalState, Violation
-from tests.soak.lives import Lives
+from tests.soak.row_histories import Lives
 from tests.soak.settings import DLQ, OUTBOX, SHARDS, Settings
 
 if TYPE_CHECKING:

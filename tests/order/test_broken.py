@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.embedded import Database
-from tests.order import seed
+from tests.order import first_designs
 from tests.order.rules import check_keys
 from tests.order.variants import OURS, SOUND, STRANGERS, Variant
 from tests.soak.checker import FinalState, Kind, kinds
 from tests.soak.history import Event
-from tests.soak.lives import assemble
 from tests.soak.round import run_round
+from tests.soak.row_histories import assemble
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
 # What is broken shows only when some things meet in time, and a round may miss that; it must be seen in one of these.
@@ -59,5 +59,5 @@ def test_the_second_approach_as_it_was_written_is_refused(outbox_postgres: Datab
     with psycopg.connect(outbox_postgres.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE outbox (id bigint, entity_key text, status text, locked_at timestamptz)")
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="FOR UPDATE is not allowed with DISTINCT"):
-            connection.execute(seed.SKIP_LOCKED)
-        connection.execute(seed.SKIP_LOCKED_ACCEPTED)
+            connection.execute(first_designs.SKIP_LOCKED)
+        connection.execute(first_designs.SKIP_LOCKED_ACCEPTED)

@@ -11,7 +11,8 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.storage import PostgresStore
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.order.spoiled import no_producer_lock
+from tests.order.broken_statements import no_producer_lock
+from tests.waiting import until
 
 Publish = Callable[[OutboxBroker, AsyncSession, str], Awaitable[None]]
 
@@ -45,8 +46,7 @@ async def commits_and_ids(
         await publish(broker, session, "first")
         other = asyncio.create_task(second())
         async with asyncio.timeout(20), AsyncSession(postgres.engine) as watch:
-            while not other.done() and not await watch.scalar(_WAITING):
-                await asyncio.sleep(0.01)
+            await until(lambda: watch.scalar(_WAITING), lambda found: other.done() or found)
         await session.commit()
         committed.append("first")
     await other

@@ -22,7 +22,7 @@ from tests.soak.history import (
     Started,
     Verb,
 )
-from tests.soak.lives import assemble
+from tests.soak.row_histories import assemble
 
 LEASE = 10.0
 _calls = count()

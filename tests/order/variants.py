@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from faststream_outbox.embedded import Database
-from tests.order import seed, spoiled, strangers
+from tests.order import broken_statements, faulty_claimers, first_designs
 from tests.order.settings import OrderSettings, Spoil
 from tests.order.worker import StallingWorker
 from tests.soak.checker import Kind
@@ -49,8 +49,8 @@ def _ours(spoil: Spoil, kind: Kind, **changes: Any) -> Variant:
     return Variant(spoil.__name__, kind, {"spoil": spoil, **changes})
 
 
-def _stranger(worker: Callable[[Settings, str], SoakProcess], kind: Kind, **changes: Any) -> Variant:
-    return Variant(worker.__name__, kind, {"worker": worker, "prepare": seed.COLUMNS, **changes})
+def _foreign(worker: Callable[[Settings, str], SoakProcess], kind: Kind, **changes: Any) -> Variant:
+    return Variant(worker.__name__, kind, {"worker": worker, "prepare": first_designs.COLUMNS, **changes})
 
 
 # Leases are lost when several rows wait to be settled under them.
@@ -63,7 +63,7 @@ _LOST: Final[Mapping[str, Any]] = {
 # Claimers wait for each other's locks, in a long row.
 _ONE_STATEMENT: Final[Mapping[str, Any]] = {"hot_keys": 1, "cold_keys": 1, "handler_seconds": 0.02}
 _LEASES: Final[Mapping[str, Any]] = {
-    "prepare": strangers.LEASES,
+    "prepare": faulty_claimers.LEASES,
     "lease_seconds": 0.15,
     "slow": 0.3,
     "rate": 400.0,
@@ -72,23 +72,23 @@ _LEASES: Final[Mapping[str, Any]] = {
 }
 
 OURS: Final = [
-    _ours(spoiled.no_producer_lock, "order", workers=1, lingering=0.5, hot_keys=2, cold_keys=1),
-    _ours(spoiled.head_by_time, "order", fails=0.15),
-    _ours(spoiled.fence_of_each_row, "order", **_LOST),
-    _ours(spoiled.claim_of_leased_heads, "exclusion"),
-    _ours(spoiled.gap_behind_the_head, "order", handler_seconds=0.02),
+    _ours(broken_statements.no_producer_lock, "order", workers=1, lingering=0.5, hot_keys=2, cold_keys=1),
+    _ours(broken_statements.head_by_time, "order", fails=0.15),
+    _ours(broken_statements.fence_of_each_row, "order", **_LOST),
+    _ours(broken_statements.claim_of_leased_heads, "exclusion"),
+    _ours(broken_statements.gap_behind_the_head, "order", handler_seconds=0.02),
 ]
 STRANGERS: Final = [
-    _stranger(strangers.SeedAdvisoryLocks, "exclusion"),
-    _stranger(strangers.SeedSkipLocked, "exclusion"),
-    _stranger(strangers.SeedHashShards, "order", prepare=seed.SHARDS, fails=0.05),
-    _stranger(strangers.SessionLocks, "exclusion", handler_seconds=0.05),
-    _stranger(strangers.OneStatement, "order", **_ONE_STATEMENT),
-    _stranger(strangers.ClockTimestamp, "order", **_LEASES),
+    _foreign(faulty_claimers.SeedAdvisoryLocks, "exclusion"),
+    _foreign(faulty_claimers.SeedSkipLocked, "exclusion"),
+    _foreign(faulty_claimers.SeedHashShards, "order", prepare=first_designs.SHARDS, fails=0.05),
+    _foreign(faulty_claimers.SessionLocks, "exclusion", handler_seconds=0.05),
+    _foreign(faulty_claimers.OneStatement, "order", **_ONE_STATEMENT),
+    _foreign(faulty_claimers.ClockTimestamp, "order", **_LEASES),
 ]
 # The same rounds, with nothing wrong.
 SOUND: Final = [
     Variant("ours", "order", {"fails": 0.1, **_LOST, "drain_seconds": 20.0}),
-    _stranger(strangers.TwoStatements, "exclusion", **_ONE_STATEMENT),
-    _stranger(strangers.StatementTimestamp, "order", **_LEASES),
+    _foreign(faulty_claimers.TwoStatements, "exclusion", **_ONE_STATEMENT),
+    _foreign(faulty_claimers.StatementTimestamp, "order", **_LEASES),
 ]

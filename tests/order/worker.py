@@ -12,10 +12,10 @@ from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, Out
 from faststream_outbox.storage import PostgresStore
 from tests.order.recording import record
 from tests.order.settings import QUEUE, OrderSettings
+from tests.soak.encoding import uid
 from tests.soak.history import Ended, Started
 from tests.soak.process import SoakProcess
 from tests.soak.settings import Settings
-from tests.soak.words import uid
 
 WORKERS: Final = 4
 MAX_RECORDS: Final = 10

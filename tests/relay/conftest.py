@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.relay.places import PLACES, Place
+from tests.relay.destinations import PLACES, Place
 from tests.servers.plugin import Servers
 
 

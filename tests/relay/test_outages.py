@@ -15,8 +15,8 @@ from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import Target
 from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, until, until_empty
-from tests.relay.places import (
+from tests.broker.brokers import Records, broker_on
+from tests.relay.destinations import (
     ConfluentPlace,
     Inbox,
     KafkaPlace,
@@ -25,6 +25,7 @@ from tests.relay.places import (
     RabbitQueuePlace,
     RedisStream,
 )
+from tests.waiting import until, until_empty
 
 KEEPING = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
 every_server = pytest.mark.parametrize("place", KEEPING, indirect=True, ids=lambda kind: kind.__name__)

@@ -1,6 +1,5 @@
 """What becomes of a message that the broker will not take: its key waits or goes on without it, and no other does."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from sqlalchemy import insert
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, until_empty
-from tests.relay.memory import Memory
-from tests.relay.places import (
+from tests.broker.brokers import Records, broker_on
+from tests.relay.destinations import (
     PARTITIONS,
     ConfluentPlace,
     KafkaPlace,
@@ -22,6 +20,8 @@ from tests.relay.places import (
     RabbitQueuePlace,
     RedisStream,
 )
+from tests.relay.memory_target import Memory
+from tests.waiting import until_empty, until_rows
 
 KINDS = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
 every_server = pytest.mark.parametrize("place", KINDS, indirect=True, ids=lambda kind: kind.__name__)
@@ -43,12 +43,6 @@ async def spoil(place: Place) -> None:
         client = redis.asyncio.from_url(place.running.url)
         await client.set(f"{place.name}-missing", "no stream")
         await client.aclose()
-
-
-async def until_rows(postgres: PostgresBackend, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len(await postgres.rows()) != count:
-            await asyncio.sleep(0.05)
 
 
 async def dead_bodies(postgres: PostgresBackend) -> list[bytes]:

@@ -10,9 +10,10 @@ from faststream.kafka import KafkaBroker
 from faststream_outbox.relay import Relay, Route, by_header
 from faststream_outbox.relay.targets import make_target
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, until_empty
-from tests.relay.memory import Memory
-from tests.relay.places import KafkaPlace, NatsStream, Place
+from tests.broker.brokers import Records, broker_on
+from tests.relay.destinations import KafkaPlace, NatsStream, Place
+from tests.relay.memory_target import Memory
+from tests.waiting import until_empty
 
 
 async def test_keys_keep_their_order(postgres: PostgresBackend, place: Place) -> None:

@@ -12,9 +12,10 @@ from faststream_outbox import ConstantRetry
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import OutageError
 from tests.backends import PostgresBackend
-from tests.broker.brokers import Records, broker_on, until, until_empty
-from tests.relay.memory import Memory
-from tests.relay.places import Place, RedisStream
+from tests.broker.brokers import Records, broker_on
+from tests.relay.destinations import Place, RedisStream
+from tests.relay.memory_target import Memory
+from tests.waiting import until, until_empty
 
 ROOT = Path(__file__).parents[2]
 LATER = ConstantRetry(delay_seconds=1000, max_attempts=None)
@@ -33,9 +34,7 @@ async def test_exactly_what_was_confirmed_of_a_key_is_settled(postgres: Postgres
     await publish(postgres, b"other", key="b")
     async with Relay(broker_on(postgres), to=place, routes={"q": "x"}, retry_strategy=LATER):
         await until(lambda: len(place.sent) == 3)
-        async with asyncio.timeout(20):
-            while len(rows := await postgres.rows()) != 3 or not rows[0].attempts_count:
-                await asyncio.sleep(0.02)
+        await until(postgres.rows, lambda rows: len(rows) == 3 and rows[0].attempts_count)
     assert sorted(place.sent) == [b"1", b"2", b"other"]
     assert [(row.payload, row.attempts_count) for row in await postgres.rows()] == [(b"3", 1), (b"4", 0), (b"5", 0)]
 
@@ -44,9 +43,7 @@ async def test_each_row_without_a_key_is_settled_by_itself(postgres: PostgresBac
     place = Memory(lambda body: LookupError("not now") if body == b"3" else None)
     await publish(postgres, *(b"%d" % n for n in range(1, 6)), key=None)
     async with Relay(broker_on(postgres), to=place, routes={"q": "x"}, retry_strategy=LATER):
-        async with asyncio.timeout(20):
-            while len(rows := await postgres.rows()) != 1 or not rows[0].attempts_count:
-                await asyncio.sleep(0.02)
+        await until(postgres.rows, lambda rows: len(rows) == 1 and rows[0].attempts_count)
     assert sorted(place.sent) == [b"1", b"2", b"4", b"5"]
 
 
@@ -83,7 +80,7 @@ async def test_a_relay_that_is_killed_before_it_settles(postgres: PostgresBacken
     await publish(postgres, *(b"%d" % n for n in range(50)))
     url = postgres.engine.url.render_as_string(hide_password=False)
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.relay.dying", url, postgres.outbox_table.name, place.running.url),
+        *(sys.executable, "-m", "tests.relay.killed_relay", url, postgres.outbox_table.name, place.running.url),
         place.destination,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -9,6 +9,7 @@ from faststream.kafka import KafkaBroker, TopicPartition
 
 from tests.servers.kafka import ELSEWHERE, Kafka, KafkaCluster, KafkaElsewhere
 from tests.servers.round_trips import echoed, received
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("client", [KafkaBroker, ConfluentBroker], ids=["aiokafka", "confluent"])
@@ -25,8 +26,7 @@ async def test_a_group_shares_a_topic(kafka_server: KafkaCluster, name: str) -> 
         AIOKafkaConsumer(name, bootstrap_servers=kafka_server.bootstrap_servers, group_id=name) for _ in range(2)
     ]
     async with consumers[0], consumers[1], asyncio.timeout(60):
-        while [len(consumer.assignment()) for consumer in consumers] != [1, 1]:
-            await asyncio.sleep(0.05)
+        await until(lambda: [len(consumer.assignment()) for consumer in consumers] == [1, 1])
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

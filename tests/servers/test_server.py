@@ -9,10 +9,11 @@ import pytest
 
 from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
-from tests.servers.plugin import end, need
+from tests.servers.plugin import Servers, end, need
 from tests.servers.process import Process, accepts, ask, free_port, running
 from tests.servers.redis import Redis
 from tests.servers.server import Server
+from tests.waiting import until
 
 
 # Of the others it is checked when the session ends; they take too long to start to do so twice.
@@ -44,15 +45,16 @@ async def test_one_that_is_paused_can_be_stopped(redis_server: Redis) -> None:
 
 
 @pytest.mark.parametrize("left", ["pause", "stop", "kill"])
-async def test_whatever_a_test_leaves_the_next_finds_it_up(redis_server: Redis, left: str) -> None:
+async def test_a_server_that_a_test_left_down_is_up_for_the_next_test(
+    servers: Servers, request: pytest.FixtureRequest, left: str
+) -> None:
+    server = await servers.up(Redis, request)
     if left == "pause":
-        redis_server.pause()
+        server.pause()
     else:
-        await getattr(redis_server, left)()
-
-
-async def test_the_next(redis_server: Redis) -> None:
-    assert redis_server.runs
+        await getattr(server, left)()
+    assert await servers.up(Redis, request) is server
+    assert await ask(server.port, b"PING\r\n", lines=1) == b"+PONG\r\n"
 
 
 async def test_a_program_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
@@ -82,6 +84,4 @@ async def test_a_program_dies_with_whoever_started_it(tmp_path: Path) -> None:
         sys.executable, "-c", script, str(tmp_path / "log"), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await starter.communicate()
-    async with asyncio.timeout(30):
-        while psutil.pid_exists(int(output)):
-            await asyncio.sleep(0.02)
+    await until(lambda: not psutil.pid_exists(int(output)))

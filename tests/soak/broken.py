@@ -7,9 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox.storage import Ack, NewRow, PostgresStore, SessionOrConnection, TimerConflict
 from faststream_outbox.storage.postgres.statements.rows import Statement
+from tests.soak.encoding import uid
 from tests.soak.history import Ended, Started
 from tests.soak.settings import DLQ, OUTBOX, Settings
-from tests.soak.words import uid
 from tests.soak.worker import Running, Worker
 
 FENCE = " AND o.acquired_token = l.token"

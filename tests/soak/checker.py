@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise
 from typing import Final, Literal
 
-from tests.soak.lives import FINAL, Hold, Life, Lives
+from tests.soak.row_histories import FINAL, Hold, Life, Lives
 
 Kind = Literal[
     "loss",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from tests.soak.crew import Crew, Member
+from tests.soak.process_group import Crew, Member
 from tests.soak.settings import Settings
 
 _BACKENDS = """SELECT pid FROM pg_stat_activity

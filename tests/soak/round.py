@@ -13,10 +13,10 @@ from sqlalchemy import create_engine
 
 from faststream_outbox.embedded import Database
 from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation
-from tests.soak.crew import Crew
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
-from tests.soak.lives import assemble, story
+from tests.soak.process_group import Crew
+from tests.soak.row_histories import assemble, story
 from tests.soak.settings import METADATA, Settings
 from tests.soak.tally import Tally
 

@@ -12,8 +12,8 @@ from faststream_outbox.storage import PostgresStore, make_dlq_table, make_outbox
 
 if TYPE_CHECKING:
     from tests.soak.checker import FinalState, Violation
-    from tests.soak.lives import Lives
     from tests.soak.process import SoakProcess
+    from tests.soak.row_histories import Lives
 
 METADATA = MetaData()
 OUTBOX = make_outbox_table(METADATA)

@@ -25,7 +25,7 @@ from tests.soak.history import (
     Started,
     Verb,
 )
-from tests.soak.lives import assemble, story
+from tests.soak.row_histories import assemble, story
 
 LEASE = 10.0
 EMPTY = FinalState()

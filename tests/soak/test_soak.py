@@ -15,8 +15,8 @@ from tests.soak import __main__ as command
 from tests.soak import broken
 from tests.soak.checker import FinalState, Kind, Violation, check, kinds
 from tests.soak.history import Event
-from tests.soak.lives import assemble
 from tests.soak.round import Result, run_round
+from tests.soak.row_histories import assemble
 from tests.soak.settings import FaultRates, Settings
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))

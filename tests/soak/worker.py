@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,10 +22,10 @@ from faststream_outbox.storage import (
     Settlement,
     StoreConnection,
 )
+from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, Ended, Started, Verb
 from tests.soak.process import OPERATION_SECONDS, SoakProcess
 from tests.soak.settings import QUEUES, Settings
-from tests.soak.words import claimed_row, uid, verb_of
 
 MAX_RUNNING: Final = 16
 MAX_ATTEMPTS: Final = 4
@@ -240,7 +241,7 @@ class Worker(SoakProcess):
         self.history.write(Asked, question.call, asks)
         return question
 
-    def _answer(self, asked: Question, held: frozenset[Lease], *, complete: bool = True) -> None:
+    def _answer(self, asked: Question, held: AbstractSet[Lease], *, complete: bool = True) -> None:
         mine = [(asked.names[lease], lease.token.hex) for lease in held if lease in asked.names]
         self.history.write(Answered, asked.call, mine, complete)
         if len(mine) < len(held):

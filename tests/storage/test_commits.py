@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage.commits import after_commit
-from tests.ears import calls
+from tests.observers import calls
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ class Batcher:
         self._limits.forget(settlement.lease.row_id for settlement in settlements)
         alone = len(settlements) == 1
         for settlement in settlements:
-            if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.company > 1):
-                self._limits.failed(settlement.lease.row_id, outcome.company)
+            if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.batch_size > 1):
+                self._limits.failed(settlement.lease.row_id, outcome.batch_size)
 
     async def gather(self) -> list[OutboxRow]:
         """Wait for rows, and take them."""

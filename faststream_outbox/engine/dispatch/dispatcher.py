@@ -1,32 +1,34 @@
-"""Runs handlers: each worker takes rows, has them handled in one call, and hands the outcomes over."""
+"""Workers: each takes claimed rows, calls the handler with them, and hands the outcomes to the settler."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.handling import Handle, Handled
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, give_way
 from faststream_outbox.runtime.telemetry import RowEvents
-from faststream_outbox.storage import Dead, OutboxRow, Retry, Settlement
-from faststream_outbox.storage.ordering import RunSettlement
+from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.outcomes import blocks_its_key
 
-# When a call ends in a bug its rows are tried again, not in a tight loop.
-_AFTER_A_BUG: Final = 1.0
+# Handles rows in one call and returns what became of each. It answers for the handler's failures; an exception from it
+# is a bug of this package.
+Handle = Callable[[Sequence[OutboxRow]], Awaitable[Sequence[Settlement]]]
 
-# For how long handlers run one after the other before the event loop has its turn: long against a turn of it, short
-# against a round trip to the database.
-_AT_A_STRETCH: Final = 0.001
+# After such a bug the rows are retried with this delay, so that it does not become a tight loop.
+_DELAY_AFTER_BUG: Final = 1.0
+
+# Handlers that never wait would keep claims and settles from running. Workers let the event loop run this often: long
+# compared with a turn of the loop, short compared with a round trip to the database.
+_LONGEST_BURST: Final = 0.001
 
 
 class Worker(Loop):
-    """One of the `max_workers` that handle rows side by side."""
+    """One of the `max_workers` that call the handler side by side."""
 
     failure_event = "dispatch_failed"
     task = "Handling a row"
@@ -52,40 +54,40 @@ class Worker(Loop):
         self._prefetch = prefetch
         self._on_dead = on_dead
         self._interruptible = interruptible
-        self._busy_until = 0.0
+        self._burst_ends_at = 0.0
 
     async def step(self) -> None:
-        """Wait for rows and handle them."""
-        await self._let_others_run()
+        """Wait for the rows of one call, and handle them."""
+        await self._yield_to_others()
         gathered, now = await self._batcher.gather(), time.monotonic()
-        rows = [held for held in gathered if self._may_run(held, now)]
+        rows = [row for row in gathered if self._may_start(row, now)]
         if rows and rows[0].ordered:
-            await self._run_in_order(rows[0])
+            await self._handle_run(rows[0])
         elif rows:
-            handled, error = await self._call(rows)
-            self._conclude(handled)
+            settlements, error = await self._call(rows)
+            self._batcher.learn(settlements)
+            self._settler.put(*settlements)
             if error is not None:
                 raise error
 
-    async def _let_others_run(self) -> None:
-        """Leave the event loop now and then: a handler that waits for nothing would keep claims and settles waiting."""
-        if time.monotonic() >= self._busy_until:
+    async def _yield_to_others(self) -> None:
+        if time.monotonic() >= self._burst_ends_at:
             await give_way()
-            self._busy_until = time.monotonic() + _AT_A_STRETCH
+            self._burst_ends_at = time.monotonic() + _LONGEST_BURST
 
-    def _may_run(self, held: OutboxRow, now: float) -> bool:
-        if now >= held.held_until:
-            self._ledger.strike([held.lease])
-            self._journal.lost(held, "dispatch")
+    def _may_start(self, row: OutboxRow, now: float) -> bool:
+        """Return whether a row may be handled; one whose lease is over, or that was delivered too often, is not."""
+        if now >= row.held_until:
+            self._ledger.strike([row.lease])
+            self._journal.lost(row, "dispatch")
             return False
-        if self._batcher.is_given_up(held):
-            end = give_up(held, Dead("max_deliveries"), self._on_dead)
-            self._settler.put(settlement_of(held, [Settlement(held.lease, end)]))
+        if self._batcher.is_given_up(row):
+            self._settler.put(Settlement(row.lease, give_up(row, Dead("max_deliveries"), self._on_dead)))
             return False
         return True
 
-    async def _run_in_order(self, head: OutboxRow) -> None:
-        """Handle the rows of a key one after the other, or in one call, up to the first that fails."""
+    async def _handle_run(self, head: OutboxRow) -> None:
+        """Handle the rows of one key in order, in one call each or all in one, up to the first that fails."""
         if self._batcher.max_records > 1:
             self._batcher.cut(head)
             calls = [head.parts]
@@ -93,73 +95,59 @@ class Worker(Loop):
             calls = [[part] for part in head.parts]
         done: list[Settlement] = []
         error: BaseException | None = None
-        enough = time.monotonic() + LONGEST_RUN
+        settle_at = time.monotonic() + LONGEST_RUN
         for rows in calls:
-            if done and (not head.surely_ours or time.monotonic() >= enough):
-                break  # the rest is somebody else's by now, or is as it was when this is settled
-            handled, error = await self._call(rows)
-            if handled.settled.held or handled.settled.lost:
-                self._settle_own(head, handled)
-                return
-            if error is not None and not handled.settlements:
-                raise error  # it still runs: so does the lease, which covers those before it too
-            self._batcher.learn(handled.settlements)
-            done.extend(handled.settlements)
-            if error is not None or any(blocks_its_key(each.outcome) for each in handled.settlements):
+            if done and (not head.surely_ours or time.monotonic() >= settle_at):
+                break  # the rows that are left are free again once these are settled
+            settlements, error = await self._call(rows)
+            if error is not None and not settlements:
+                raise error  # the handler still runs, under the lease that covers the rows before it too
+            self._batcher.learn(settlements)
+            done.extend(settlements)
+            if error is not None or any(blocks_its_key(each.outcome) for each in settlements):
                 break
         if done:
-            self._settler.put(settlement_of(head, done))
+            self._settler.put(_settlement_of_run(head, done))
         if error is not None:
             raise error
 
-    def _settle_own(self, head: OutboxRow, handled: Handled) -> None:
-        """Close the books on what a handler's own transaction has written, or has not because its lease was lost."""
-        self._batcher.learn(handled.settlements)
-        self._settler.take_over([settlement_of(head, handled.settlements)], handled.settled)
-
-    async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Handled, BaseException | None]:
-        """Have rows handled in one call; returns what became of them, and what is to be raised then."""
-        empty = max(0, self._batcher.max_records - len(rows))
-        self._ledger.take_places(empty)
+    async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Sequence[Settlement], BaseException | None]:
+        """Handle rows in one call; return what became of them, and an exception to raise when that is settled."""
+        unused = max(0, self._batcher.max_records - len(rows))
+        self._ledger.take_places(unused)
         began_at = time.monotonic()
-        for held in rows:
-            held.began_at = began_at
+        for row in rows:
+            row.began_at = began_at
         self._journal.dispatched(rows)
         try:
             return await self._handle(rows), None
         except BaseException as error:  # noqa: BLE001 - raised by the caller, when the rows are taken care of
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
-            # What cannot be interrupted still runs: its rows are left to their leases, lest they run twice at a time.
+            # A handler in a thread runs on. Its rows keep their leases, or they would be handled twice at a time.
             if stopped and not self._interruptible:
-                return Handled([]), error
-            return Handled([Settlement(h.lease, _again(h, error, stopped=stopped)) for h in rows]), error
+                return [], error
+            return [Settlement(row.lease, _retry(row, error, stopped=stopped)) for row in rows], error
         finally:
             self._ledger.finish(rows)
             self._prefetch.observe(rows[0].duration / len(rows))
-            self._ledger.free_places(empty)
-
-    def _conclude(self, handled: Handled) -> None:
-        self._batcher.learn(handled.settlements)
-        self._settler.take_over(handled.settlements, handled.settled)
+            self._ledger.free_places(unused)
 
 
-def settlement_of(head: OutboxRow, settlements: Sequence[Settlement]) -> Settlement | RunSettlement:
-    """Put together what became of the first rows of a run; a single row's settlement is its own."""
-    outcomes = []
+def _settlement_of_run(head: OutboxRow, settlements: Sequence[Settlement]) -> Settlement:
+    """Return one settlement for the first rows of a run, up to the first that blocks the key."""
+    outcomes: list[tuple[int, Outcome]] = []
     for settlement in settlements:
         outcomes.append((settlement.lease.row_id, settlement.outcome))
         if blocks_its_key(settlement.outcome):
-            break  # it blocks its key, whatever was said of those behind it
-    if len(outcomes) == 1:
-        return settlements[0]  # the head alone, which its own lease covers
-    return RunSettlement(head.lease, outcomes)
+            break
+    return Settlement.of_run(head.lease, outcomes, committed=settlements[0].committed)
 
 
-def _again(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:
+def _retry(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:
     if stopped:
-        # In the middle of it: no attempt, and free at once, rather than when its lease runs out.
+        # Interrupted by our own shutdown: no attempt is counted, and another process may have the row at once.
         return Retry(0.0, row.attempts_count, error=error)
-    return Retry(_AFTER_A_BUG, row.attempts_count + 1, error=error)
+    return Retry(_DELAY_AFTER_BUG, row.attempts_count + 1, error=error)
 
 
 class Dispatcher:
@@ -170,12 +158,12 @@ class Dispatcher:
         self._interrupting = False
 
     def start(self) -> None:
-        """Let the workers begin."""
+        """Start the workers."""
         for worker in self._workers:
             worker.start()
 
     async def stop(self) -> None:
-        """Stop all workers, in the middle of a handler if need be."""
+        """Stop all workers; handlers that still run are cancelled."""
         self._interrupting = True
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
@@ -186,5 +174,5 @@ class Dispatcher:
 
     @property
     def alive(self) -> bool:
-        """Whether every worker is at work."""
+        """Whether every worker is running."""
         return all(worker.alive for worker in self._workers)

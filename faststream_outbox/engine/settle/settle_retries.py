@@ -1,4 +1,4 @@
-"""Outcomes that the database refused: tried again a few times, apart, so that the others do not wait for them."""
+"""Outcomes that the database refused: written again a few times, apart from the others, which do not wait for them."""
 
 import math
 import time
@@ -6,27 +6,26 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from faststream_outbox.storage import Lease
-from faststream_outbox.storage.ordering import AnySettlement
+from faststream_outbox.storage import Lease, Settlement
 
-# A lock or a migration passes within seconds; a constraint does not pass at all.
+# A lock or a migration passes within seconds; a violated constraint does not pass at all.
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.5
 
 
 class SettleRetries:
-    """All of them are tried again together, after a pause."""
+    """Collects refused outcomes; all of them are tried again together, after a pause."""
 
     def __init__(self) -> None:
-        self._waiting: list[AnySettlement] = []
+        self._waiting: list[Settlement] = []
         self._tries: Counter[Lease] = Counter()
         self.due_at = math.inf
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, settlement: AnySettlement) -> bool:
-        """Keep an outcome for its next try; False when it has had them all."""
+    def add(self, settlement: Settlement) -> bool:
+        """Keep an outcome for its next try; return False, and forget it, when it has had its last."""
         self._tries[settlement.lease] += 1
         if self._tries[settlement.lease] >= _TRIES:
             self.forget([settlement.lease])
@@ -42,7 +41,7 @@ class SettleRetries:
         for lease in leases:
             self._tries.pop(lease, None)
 
-    def take(self) -> list[AnySettlement]:
-        """Take out all of them, for another try."""
+    def take(self) -> list[Settlement]:
+        """Remove and return all outcomes that wait for another try."""
         waiting, self._waiting, self.due_at = self._waiting, [], math.inf
         return waiting

@@ -1,4 +1,4 @@
-"""Writes outcomes back, many rows at a time."""
+"""Writes outcomes to the table, many rows in one statement."""
 
 import asyncio
 import logging
@@ -26,18 +26,17 @@ from faststream_outbox.storage import (
     SettleInterruptedError,
     Settlement,
 )
-from faststream_outbox.storage.ordering import AnySettlement, RunSettlement
 from faststream_outbox.wakeup.wakeup import Announce
 
-# A row whose outcome the database refuses for good is delivered again after this long: kept, and in no tight loop.
-_PUT_OFF_SECONDS: Final = 30.0
+# A row whose outcome the database refuses for good is delivered again after this delay: kept, without a tight loop.
+_DELAY_AFTER_REFUSAL: Final = 30.0
 
 
 class Settler(Loop):
-    """Settles whenever it is free: while one batch is on the wire, the next one gathers.
+    """Settles whenever it is free: while one batch is being written, the next one gathers.
 
-    So an idle subscriber waits for nothing, and a busy one writes large batches. What cannot be written is tried again
-    for as long as its lease lasts, and is never dropped before.
+    An idle subscriber settles at once, and a busy one writes large batches. An outcome that cannot be written is tried
+    again for as long as its lease lasts, and is never dropped before.
     """
 
     failure_event = "settle_failed"
@@ -45,7 +44,7 @@ class Settler(Loop):
 
     def __init__(
         self,
-        link: ReconnectingLane,
+        lane: ReconnectingLane,
         ledger: Ledger,
         journal: RowEvents,
         *,
@@ -55,7 +54,7 @@ class Settler(Loop):
         announce: Announce | None = None,
     ) -> None:
         super().__init__(journal.monitor)
-        self._link = link
+        self._lane = lane
         self._ledger = ledger
         self._journal = journal
         self._terminal = terminal
@@ -68,45 +67,46 @@ class Settler(Loop):
         self._writing = False
         self._hurrying = False
 
-    def put(self, *settlements: AnySettlement) -> None:
-        """Hand over outcomes."""
-        retries = [s for s in settlements if isinstance(s.outcome, Retry)]
+    def put(self, *settlements: Settlement) -> None:
+        """Take over outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
+        terminal, retries, committed = list[Settlement](), list[Settlement](), list[Settlement]()
+        for each in settlements:
+            if each.committed is not None:
+                committed.append(each)
+            elif isinstance(each.outcome, Retry):
+                retries.append(each)
+            else:
+                terminal.append(each)
+        if committed:
+            held = {each.lease for each in committed if each.committed}
+            self._record(Settled(held, {each.lease for each in committed} - held), committed)
         if retries:
             self._retry.put(retries)
-            settlements = tuple(s for s in settlements if not isinstance(s.outcome, Retry))
-        self._terminal.put(settlements)
+        self._terminal.put(terminal)
         self._arrived.set()
 
-    def take_over(self, settlements: Sequence[AnySettlement], settled: Settled) -> None:
-        """Hand over what became of a call's rows: close the books on what is written, and write the rest."""
-        if settled.held or settled.lost:
-            self._close_books(settled, settlements)
-            done = settled.held | settled.lost
-            settlements = [settlement for settlement in settlements if settlement.lease not in done]
-        self.put(*settlements)
-
     def hurry(self) -> None:
-        """Wait for no company from now on: the subscriber is stopping."""
+        """Write from now on without waiting for larger batches: the subscriber is stopping."""
         self._hurrying = True
         self._arrived.set()
 
     async def flush(self) -> None:
-        """Wait until all that was handed over is written."""
+        """Wait until every outcome that was put is written."""
         self.hurry()
         while self._pending or self._settle_retries or self._writing:
             self._written.clear()
             await self._written.wait()
 
     async def step(self) -> None:
-        """Wait until there is something to write, and write it."""
-        while (seconds := self._seconds_left()) > 0:
+        """Wait until a batch is due, and write it."""
+        while (seconds := self._seconds_until_due()) > 0:
             self._arrived.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if seconds == math.inf else seconds):
                     await self._arrived.wait()
         self._writing = True
         try:
-            if batch := self._take():
+            if batch := self._take_batch():
                 await self._write(batch)
         finally:
             self._writing = False
@@ -116,65 +116,55 @@ class Settler(Loop):
     def _pending(self) -> int:
         return len(self._terminal) + len(self._retry)
 
-    def _buffer(self, settlement: AnySettlement) -> SettleBuffer:
+    def _buffer_of(self, settlement: Settlement) -> SettleBuffer:
         return self._retry if isinstance(settlement.outcome, Retry) else self._terminal
 
-    def _seconds_left(self) -> float:
-        if self._pending and self._no_company_comes():
+    def _seconds_until_due(self) -> float:
+        if self._pending and self._batch_is_complete():
             return 0.0
         return min(self._terminal.due_at, self._retry.due_at, self._settle_retries.due_at) - time.monotonic()
 
-    def _no_company_comes(self) -> bool:
+    def _batch_is_complete(self) -> bool:
+        """Return whether waiting brings no more outcomes: every row in hand has one, or the subscriber is stopping."""
         return self._hurrying or self._pending + len(self._settle_retries) >= len(self._ledger)
 
-    def _take(self) -> list[AnySettlement]:
-        now, all_of_them = time.monotonic(), self._no_company_comes()
+    def _take_batch(self) -> list[Settlement]:
+        now, complete = time.monotonic(), self._batch_is_complete()
         if self._settle_retries.due_at <= now:
             self.put(*self._settle_retries.take())
         buffers = (self._terminal, self._retry)
-        return [s for buffer in buffers if all_of_them or buffer.due_at <= now for s in buffer.take()]
+        return [each for buffer in buffers if complete or buffer.due_at <= now for each in buffer.take()]
 
-    async def _write(self, batch: list[AnySettlement]) -> None:
+    async def _write(self, batch: list[Settlement]) -> None:
         try:
-            settled = await self._link.run(lambda lane: lane.settle(batch))
+            settled = await self._lane.run(lambda lane: lane.settle(batch))
         except SettleInterruptedError as interruption:
-            self._close_books(interruption.settled, batch)
-            self._keep(batch, interruption.settled)
+            self._record(interruption.settled, batch)
+            self._put_back(batch, interruption.settled)
             raise
         except BaseException:
-            self._keep(batch, Settled())
+            self._put_back(batch, Settled())
             raise
-        self._close_books(settled, batch)
-        self._refused(settled, batch)
+        self._record(settled, batch)
+        self._retry_refused(settled, batch)
 
-    def _close_books(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
+    def _record(self, settled: Settled, batch: Sequence[Settlement]) -> None:
+        """Remove settled rows from the ledger, and report what became of them."""
         written = self._ledger.strike(settled.held)
-        if any(held.ordered for held in written):
-            self._expect(0.0)  # a key is free, and more of its rows may have come
-        if self._monitor.counts or not all(map(_goes_without_saying, batch)):
-            self._tell_of(written, _by_lease(batch))
+        if any(row.ordered for row in written):
+            self._expect(0.0)  # its key is free, and more of its rows may be there
+        if self._monitor.counts or not all(map(_is_plain_ack, batch)):
+            self._report_written(written, _by_lease(batch))
         if settled.lost:
-            self._lose(settled.lost, batch)
+            self._record_lost(settled.lost, batch)
         self._settle_retries.forget(chain(settled.held, settled.lost))
 
-    def _lose(self, lost: frozenset[Lease], batch: Sequence[AnySettlement]) -> None:
-        verdicts = _by_lease(batch)
-        torn = {settlement.lease for settlement in batch if settlement.group is not None} & lost
-        for held in self._ledger.strike(lost - torn):
-            for part in held.parts:
-                if part is held or part.dispatched:
-                    self._journal.lost(part, phase_of(verdicts[held.lease].outcome))
-        for lease in torn:
-            # One of its group was lost. The others are free again at once, no attempt counted; who it was, this tells.
-            if (left := self._ledger.find(lease)) is not None:
-                self.put(Settlement(lease, Retry(0.0, left.attempts_count)))
-
-    def _tell_of(self, written: Sequence[OutboxRow], verdicts: Mapping[Lease, AnySettlement]) -> None:
+    def _report_written(self, written: Sequence[OutboxRow], settlements: Mapping[Lease, Settlement]) -> None:
         rows, outcomes = list[OutboxRow](), list[Outcome]()
-        for held in written:
-            its = _outcomes(verdicts[held.lease])
-            rows.extend(held.parts[: len(its)] if held.followers else [held])
-            outcomes.extend(its)
+        for row in written:
+            its_outcomes = [outcome for _, outcome in settlements[row.lease].outcomes]
+            rows.extend(row.parts[: len(its_outcomes)] if row.followers else [row])
+            outcomes.extend(its_outcomes)
         self._journal.settled(rows, outcomes)
         delays = [outcome.bounded_delay for outcome in outcomes if isinstance(outcome, Retry)]
         if delays:
@@ -183,56 +173,68 @@ class Settler(Loop):
         if queues and self._announce is not None:
             self._announce(queues)
 
-    def _keep(self, batch: Iterable[AnySettlement], settled: Settled) -> None:
-        """Put back what is still to be written, unless its lease is over: then others have it, or will.
+    def _record_lost(self, lost: set[Lease], batch: Sequence[Settlement]) -> None:
+        settlements = _by_lease(batch)
+        grouped = {each.lease for each in batch if each.group is not None} & lost
+        for row in self._ledger.strike(lost - grouped):
+            for part in row.parts:
+                if part is row or part.dispatched:
+                    self._journal.lost(part, phase_of(settlements[row.lease].outcome))
+        for lease in grouped:
+            # A lease of the group was lost, and we do not know which. Retry each row at once, no attempt counted: the
+            # rows that are still ours become free, and the settle reports the one that was lost.
+            if (row_in_hand := self._ledger.find(lease)) is not None:
+                self.put(Settlement(lease, Retry(0.0, row_in_hand.attempts_count)))
 
-        A group is put back as a whole while one of its leases lasts: what is left of it must not be taken for all.
+    def _put_back(self, batch: Iterable[Settlement], settled: Settled) -> None:
+        """Put outcomes that were not written back into their buffers; those whose lease is over are abandoned.
+
+        A group is put back as a whole while one of its leases lasts: what is left must not be taken for all of it.
         """
-        unsettled = [s for s in batch if s.lease not in settled.held and s.lease not in settled.lost]
-        standing = [s for s in unsettled if (held := self._ledger.find(s.lease)) is not None and held.surely_ours]
-        kept, groups = {s.lease for s in standing}, {s.group for s in standing} - {None}
-        lasting = [s for s in unsettled if s.lease in kept or s.group in groups]
-        self._terminal.put_back([s for s in lasting if self._buffer(s) is self._terminal])
-        self._retry.put_back([s for s in lasting if self._buffer(s) is self._retry])
-        put_back = {s.lease for s in lasting}
-        for held in self._ledger.strike(s.lease for s in unsettled if s.lease not in put_back):
-            self._abandon(held)
+        unsettled = [each for each in batch if each.lease not in settled.held and each.lease not in settled.lost]
+        ours = [each for each in unsettled if self._is_surely_ours(each.lease)]
+        leases, groups = {each.lease for each in ours}, {each.group for each in ours} - {None}
+        kept = [each for each in unsettled if each.lease in leases or each.group in groups]
+        for buffer in (self._terminal, self._retry):
+            buffer.put_back([each for each in kept if self._buffer_of(each) is buffer])
+        kept_leases = {each.lease for each in kept}
+        for row in self._ledger.strike(each.lease for each in unsettled if each.lease not in kept_leases):
+            self._abandon(row)
 
-    def _refused(self, settled: Settled, batch: Sequence[AnySettlement]) -> None:
+    def _is_surely_ours(self, lease: Lease) -> bool:
+        row = self._ledger.find(lease)
+        return row is not None and row.surely_ours
+
+    def _retry_refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
+        """Try outcomes that the database refused again; after the last try the row itself is retried later."""
         if not settled.failed:
             return
         error = next(iter(settled.failed.values()))
         message = f"The database refused {len(settled.failed)} of {len(batch)} outcomes: {describe(error)}"
         self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
         for settlement in batch:
-            held = self._ledger.find(settlement.lease)
-            if settlement.lease not in settled.failed or held is None or self._settle_retries.add(settlement):
+            row = self._ledger.find(settlement.lease)
+            if settlement.lease not in settled.failed or row is None or self._settle_retries.add(settlement):
                 continue
             if isinstance(settlement.outcome, Retry):
-                self._ledger.strike([held.lease])
-                self._abandon(held)
+                self._ledger.strike([row.lease])
+                self._abandon(row)
             else:
                 refusal = settled.failed[settlement.lease]
-                put_off = Retry(_PUT_OFF_SECONDS, held.attempts_count + 1, error=refusal)
-                self.put(Settlement(held.lease, put_off))
+                retry = Retry(_DELAY_AFTER_REFUSAL, row.attempts_count + 1, error=refusal)
+                self.put(Settlement(row.lease, retry))
 
-    def _abandon(self, held: OutboxRow) -> None:
-        self._settle_retries.forget([held.lease])
-        for part in held.parts:
-            if part is held or part.dispatched:
+    def _abandon(self, row: OutboxRow) -> None:
+        self._settle_retries.forget([row.lease])
+        for part in row.parts:
+            if part is row or part.dispatched:
                 self._journal.abandoned(part)
 
 
-def _by_lease(batch: Sequence[AnySettlement]) -> dict[Lease, AnySettlement]:
-    return {settlement.lease: settlement for settlement in reversed(batch)}  # the first verdict stands
+def _by_lease(batch: Sequence[Settlement]) -> dict[Lease, Settlement]:
+    return {settlement.lease: settlement for settlement in reversed(batch)}  # the first outcome for a lease stands
 
 
-def _goes_without_saying(settlement: AnySettlement) -> bool:
-    """Tell whether there is nothing to tell, but to whoever counts: most rows are handled, and answered by nothing."""
-    return settlement.outcome is HANDLED and not isinstance(settlement, RunSettlement)
-
-
-def _outcomes(settlement: AnySettlement) -> list[Outcome]:
-    if isinstance(settlement, RunSettlement):
-        return [outcome for _, outcome in settlement.outcomes]
-    return [settlement.outcome]
+def _is_plain_ack(settlement: Settlement) -> bool:
+    """Return whether only metrics have something to report: one row, handled, no outputs. Most are like that."""
+    return settlement.outcome is HANDLED and not settlement.followers

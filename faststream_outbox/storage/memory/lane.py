@@ -18,7 +18,7 @@ from faststream_outbox.storage.contract import (
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.runs import MemoryRuns
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.shards import Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.outcomes import (
@@ -43,7 +43,7 @@ class MemoryConnection(StoreConnection):
 
     def __init__(self, store: "MemoryStore") -> None:
         self._store = store
-        self._runs = MemoryRuns(store, self._apply)
+        self._runs = MemoryRuns(store)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -131,24 +131,26 @@ class MemoryConnection(StoreConnection):
             row.lease_expires_epoch = self._store.clock() if given.suspect else _NO_LEASE
         return frozenset(released)
 
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes."""
-        everything = sorted(settlements, key=attrgetter("lease"))
-        runs = [each for each in everything if isinstance(each, RunSettlement)]
-        held = set(self._runs.settle(runs))
-        lost = {run.lease for run in runs} - held
-        settlements = [each for each in everything if isinstance(each, Settlement)]
-        torn = {s.group for s in settlements if s.group is not None and self._held(s.lease) is None}
-        for settlement in settlements:
-            lease, row = settlement.lease, self._held(settlement.lease)
+        settled, by_lease = Settled(), sorted(settlements, key=attrgetter("lease"))
+        torn = {each.group for each in by_lease if each.group is not None and self._held(each.lease) is None}
+        for settlement in by_lease:
+            lease, head = settlement.lease, self._held(settlement.lease)
             if settlement.group in torn:
-                lost.add(lease)
-            elif row is not None:
-                self._apply(row, settlement.outcome)
-                held.add(lease)
-            elif lease not in held:  # the first verdict on a lease stands
-                lost.add(lease)
-        return Settled(frozenset(held), frozenset(lost))
+                settled.lost.add(lease)
+            elif head is not None:
+                self._apply_all(head, settlement)
+                settled.held.add(lease)
+            elif lease not in settled.held:  # the first outcome for a lease stands
+                settled.lost.add(lease)
+        return settled
+
+    def _apply_all(self, head: OutboxRow, settlement: Settlement) -> None:
+        for row_id, outcome in settlement.outcomes:
+            if (row := self._store.rows.get(row_id)) is not None:
+                row.deliveries_count += row is not head  # the claim has counted the delivery of the head
+                self._apply(row, outcome)
 
     def _apply(self, row: OutboxRow, outcome: Outcome) -> None:
         now = self._store.clock()

@@ -1,7 +1,6 @@
 """Claims and settles of runs in memory: the same as on Postgres, on rows in a dict."""
 
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -10,10 +9,9 @@ from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.strategies import HashShards
-from faststream_outbox.storage.outcomes import Outcome
-from faststream_outbox.storage.rows import Lease, OutboxRow
+from faststream_outbox.storage.rows import OutboxRow
 
 if TYPE_CHECKING:
     from faststream_outbox.storage.memory.store import MemoryStore
@@ -32,9 +30,8 @@ def _may_follow(row: OutboxRow, now: float) -> bool:
 class MemoryRuns:
     """The rows with a key of a `MemoryStore`."""
 
-    def __init__(self, store: "MemoryStore", apply: Callable[[OutboxRow, Outcome], None]) -> None:
+    def __init__(self, store: "MemoryStore") -> None:
         self._store = store
-        self._apply = apply
 
     def claim(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool
@@ -88,17 +85,3 @@ class MemoryRuns:
             if row.queue == queue and row.entity_key is not None:
                 keys.setdefault(row.entity_key, []).append(row)
         return sorted(keys.items())
-
-    def settle(self, settlements: Iterable[RunSettlement]) -> frozenset[Lease]:
-        """Write what became of runs; returns the leases that still held."""
-        held = set()
-        for settlement in settlements:
-            head = self._store.rows.get(settlement.lease.row_id)
-            if head is None or head.acquired_token != settlement.lease.token:
-                continue
-            held.add(settlement.lease)
-            for row_id, outcome in settlement.outcomes:
-                if (row := self._store.rows.get(row_id)) is not None:
-                    row.deliveries_count += row is not head  # that of the head is counted by its claim
-                    self._apply(row, outcome)
-        return frozenset(held)

@@ -2,7 +2,7 @@
 
 from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, KeyPosition
-from faststream_outbox.storage.ordering.runs import AnySettlement, Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.shards import NO_SHARDS, OwnShards, Shard, ShardHolder
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.ordering.strategies import (
@@ -16,7 +16,6 @@ from faststream_outbox.storage.ordering.strategies import (
 __all__ = [
     "NO_SHARDS",
     "AdvisoryLocks",
-    "AnySettlement",
     "HashShards",
     "HeadLease",
     "KeyAction",
@@ -32,7 +31,6 @@ __all__ = [
     "RetryKey",
     "Run",
     "RunClaim",
-    "RunSettlement",
     "Shard",
     "ShardHolder",
     "SkipKey",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from faststream_outbox.storage.ordering.key_cursor import KeyPlan
-from faststream_outbox.storage.outcomes import Ack, Outcome, Settlement, blocks_its_key
+from faststream_outbox.storage.outcomes import HANDLED, Ack, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 
@@ -41,39 +41,7 @@ class RunClaim:
     suspects: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunSettlement:
-    """What became of the first rows of a run, in their order; the rest are as they were, and free again.
-
-    Nothing comes after a row that is to be tried again, or is parked: it blocks its key until then.
-    """
-
-    lease: Lease
-    outcomes: Sequence[tuple[int, Outcome]]
-
-    @property
-    def outcome(self) -> Outcome:
-        """What became of the head, with which the rest is written."""
-        return self.outcomes[0][1]
-
-    @property
-    def group(self) -> None:
-        """No group: a run is written as a whole anyway."""
-        return None
-
-    def __post_init__(self) -> None:
-        if not self.outcomes:
-            raise ValueError("A run is settled with the outcome of its first row at least.")
-        if self.outcomes[0][0] != self.lease.row_id:
-            raise ValueError(f"The outcomes of a run begin with that of its head, row {self.lease.row_id}.")
-        if any(blocks_its_key(outcome) for _, outcome in self.outcomes[:-1]):
-            raise ValueError("A row that is to be tried again, or parked, blocks its key: nothing after it is settled.")
-
-
-AnySettlement = Settlement | RunSettlement
-
-
-def run_of_acks(head: Lease, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> RunSettlement:
-    """Say that all these rows of a run are handled, and what is published with that."""
-    rows = sorted(lease.row_id for lease in leases)
-    return RunSettlement(head, [(row_id, Ack(tuple(outputs) if row_id == head.row_id else ())) for row_id in rows])
+def settlement_of_acks(head: Lease, leases: Sequence[Lease], outputs: Sequence[NewRow]) -> Settlement:
+    """Return the settlement of a run whose rows were all handled; `outputs` are inserted with it."""
+    followers = sorted(lease.row_id for lease in leases if lease != head)
+    return Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])

@@ -18,7 +18,7 @@ from faststream_outbox.storage.contract import (
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.shards import NO_SHARDS, Shard, ShardHolder
 from faststream_outbox.storage.outcomes import (
     Ack,
@@ -123,15 +123,15 @@ class PostgresConnection(StoreConnection):
             return frozenset()
         return leases_of(await self._executor.fetch(self._statements.release, *_columns(given)))
 
-    async def settle(self, settlements: Iterable[Settlement | RunSettlement]) -> Settled:
+    async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
         statements = self._statements
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs = list[RunSettlement]()
+        runs = list[Settlement]()
         for settlement in _first_verdicts(settlements):
             lease = settlement.lease
-            if isinstance(settlement, RunSettlement):
+            if settlement.followers:
                 runs.append(settlement)
                 continue
             match outcome := settlement.outcome:
@@ -148,29 +148,29 @@ class PostgresConnection(StoreConnection):
                 case Dead():
                     acked.append(lease)
                 case Park():
-                    runs.append(RunSettlement(lease, [(lease.row_id, outcome)]))
-        tally = _Tally()
+                    runs.append(settlement)
+        settled = Settled()
         try:
             await self._write_or_split(
-                statements.delete_batch, acked, tally, _columns_of_leases, list, read=_leases_by_number
+                statements.delete_batch, acked, settled, _columns_of_leases, list, read=_leases_by_number
             )
-            await self._settle_groups(list(chained.values()), tally)
-            await self._settle_or_split(statements.retry, retried, tally)
-            await self._settle_or_split(statements.bury or statements.delete, dead, tally)
-            await self._write_or_split(self._runs.settle, runs, tally, self._runs.columns, _leases_of_runs)
+            await self._settle_groups(list(chained.values()), settled)
+            await self._settle_or_split(statements.retry, retried, settled)
+            await self._settle_or_split(statements.bury or statements.delete, dead, settled)
+            await self._write_or_split(self._runs.settle, runs, settled, self._runs.columns, _leases_of_runs)
         except Exception as error:
-            raise SettleInterruptedError(tally.settled()) from error
-        return tally.settled()
+            raise SettleInterruptedError(settled) from error
+        return settled
 
-    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], tally: "_Tally") -> None:
-        await self._write_or_split(statement, entries, tally, _columns, lambda some: [Lease(*e[:2]) for e in some])
+    async def _settle_or_split(self, statement: Statement, entries: Sequence[_Entry], settled: Settled) -> None:
+        await self._write_or_split(statement, entries, settled, _columns, lambda some: [Lease(*e[:2]) for e in some])
 
-    async def _settle_groups(self, groups: Sequence[_Group], tally: "_Tally") -> None:
+    async def _settle_groups(self, groups: Sequence[_Group], settled: Settled) -> None:
         statement = self._statements.delete_and_insert
         await self._write_or_split(
             statement,
             groups,
-            tally,
+            settled,
             _columns_of_groups,
             lambda some: [lease for group in some for lease in group.leases],
         )
@@ -179,7 +179,7 @@ class PostgresConnection(StoreConnection):
         self,
         statement: Statement,
         entries: Sequence[_T],
-        tally: "_Tally",
+        settled: Settled,
         columns: Callable[[Sequence[_T]], Iterable[list[Any]]],
         its_leases: Callable[[Sequence[_T]], Sequence[Lease]],
         *,
@@ -192,18 +192,18 @@ class PostgresConnection(StoreConnection):
             records = await self._executor.fetch(statement, *columns(entries))
         except Exception as error:
             if sqlstate(error).startswith(_STATEMENT_ERRORS) or (concerns_rows(error) and len(entries) == 1):
-                tally.failed.update(dict.fromkeys(leases, error))
+                settled.failed.update(dict.fromkeys(leases, error))
             elif concerns_rows(error):
                 middle = len(entries) // 2
                 for half in (entries[:middle], entries[middle:]):
-                    await self._write_or_split(statement, half, tally, columns, its_leases, read=read)
+                    await self._write_or_split(statement, half, settled, columns, its_leases, read=read)
             else:
                 raise
         else:
             held = leases_of(records) if read is None else read(records, leases)
-            tally.held |= held
+            settled.held |= held
             if len(held) < len(leases):
-                tally.lost |= set(leases) - held
+                settled.lost |= set(leases) - held
 
     async def claim_runs(
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
@@ -252,23 +252,13 @@ class PostgresConnection(StoreConnection):
         await self._executor.fetch(PING)
 
 
-def _first_verdicts(settlements: Iterable[Settlement | RunSettlement]) -> Iterator[Settlement | RunSettlement]:
+def _first_verdicts(settlements: Iterable[Settlement]) -> Iterator[Settlement]:
     """Put settlements in the order of their leases; the first one of a lease stands."""
     last: Lease | None = None
     for settlement in sorted(settlements, key=_BY_LEASE):
         if settlement.lease != last:
             yield settlement
         last = settlement.lease
-
-
-@dataclass(slots=True)
-class _Tally:
-    held: set[Lease] = field(default_factory=set)
-    lost: set[Lease] = field(default_factory=set)
-    failed: dict[Lease, Exception] = field(default_factory=dict)
-
-    def settled(self) -> Settled:
-        return Settled(frozenset(self.held), frozenset(self.lost), self.failed)
 
 
 def _starts(positions: Sequence[Position]) -> tuple[list[float], list[int]]:
@@ -313,7 +303,7 @@ def _columns_of_groups(groups: Sequence[_Group]) -> Iterable[list[Any]]:
 _OUTPUT_COLUMNS: Final = 8
 
 
-def _leases_of_runs(runs: Sequence[RunSettlement]) -> list[Lease]:
+def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
     return [run.lease for run in runs]
 
 

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim, RunSettlement
+from faststream_outbox.storage.ordering.runs import Run, RunClaim
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
-from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, clean_exception_text, epoch_or_none
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement, clean_exception_text, epoch_or_none
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements.rows import Statement
 from faststream_outbox.storage.postgres.statements.runs import RunStatements
@@ -97,12 +97,12 @@ class PostgresRuns:
         """The statement that writes what became of runs; it returns the leases that still held."""
         return self._statements.settle
 
-    def columns(self, settlements: Sequence[RunSettlement]) -> list[list[Any]]:
+    def columns(self, settlements: Sequence[Settlement]) -> list[list[Any]]:
         """Tell what that statement takes; the settlements come in the order of their leases."""
         return columns_of_runs(settlements, self._statements)
 
 
-def columns_of_runs(settlements: Sequence[RunSettlement], statements: RunStatements) -> list[list[Any]]:
+def columns_of_runs(settlements: Sequence[Settlement], statements: RunStatements) -> list[list[Any]]:
     """Tell what the statement takes that settles runs; they come in the order of their leases."""
     entries, keeps_dead = _Entries(), statements.keeps_dead
     for settlement in settlements:
@@ -121,7 +121,7 @@ class _Entries:
     parked: list[tuple[Any, ...]] = field(default_factory=list)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def add(self, settlement: RunSettlement, *, keeps_dead: bool) -> None:
+    def add(self, settlement: Settlement, *, keeps_dead: bool) -> None:
         head = settlement.lease.row_id
         self.heads.append(tuple(settlement.lease))
         for row_id, outcome in settlement.outcomes:

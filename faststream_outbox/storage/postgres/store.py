@@ -23,7 +23,7 @@ from faststream_outbox.storage.contract import (
 )
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
 from faststream_outbox.storage.ordering.actions import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
-from faststream_outbox.storage.ordering.runs import run_of_acks
+from faststream_outbox.storage.ordering.runs import settlement_of_acks
 from faststream_outbox.storage.ordering.states import KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.postgres.drivers import (
     BorrowedExecutor,
@@ -186,7 +186,7 @@ class PostgresStore(Store):
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
         if head is not None:
-            run = run_of_acks(head, leases, outputs)
+            run = settlement_of_acks(head, leases, outputs)
             records = await _run(session, self._execute_last, self._runs.settle, *columns_of_runs([run], self._runs))
             return bool(records)
         statement, columns = deletion(self._statements, leases, outputs)

@@ -1,4 +1,4 @@
-"""Gives a handler its arguments as FastDepends does, without the stack and the tasks that most handlers do not need."""
+"""Calls a handler with the arguments that FastDepends would give it, without its exit stack and tasks."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,53 +7,52 @@ from typing import Any, Final, cast
 
 from faststream.message import StreamMessage
 
-from faststream_outbox._faststream import CallModel, ContextField, FastDependsConfig, HandlerItem
-from faststream_outbox.context import OnTheLoop
+from faststream_outbox._faststream import CallModel, ContextField, FastDependsConfig, HandlerItem, LoopContext
 
 Invoke = Callable[[StreamMessage[Any]], Awaitable[Any]]
 
-# What FastStream passes on to the fields that look something up.
+# The argument by which FastStream hands its context to fields that look a name up in it.
 _CONTEXT: Final = "context__"
-_A_BODY: Final = object()
+_BODY: Final = object()
 
 
-def prepare(call: HandlerItem[Any], config: FastDependsConfig) -> Invoke:
-    """Return what calls a handler with a message: where it asks for no dependencies, in a quick way."""
+def make_invoke(call: HandlerItem[Any], config: FastDependsConfig) -> Invoke:
+    """Return a function that calls a handler with a message; a direct one if the handler has no dependencies."""
     model = call.dependant
-    whole: Invoke = call.handler._wrapped_call  # type: ignore[assignment]  # noqa: SLF001 - set when a subscriber starts
+    general: Invoke = call.handler._wrapped_call  # type: ignore[assignment]  # noqa: SLF001 - set when a subscriber starts
     if not config.use_fastdepends or not isinstance(model, CallModel) or not _is_simple(model):
-        return whole
+        return general
     fields = [cast("ContextField", each) for each in model.custom_fields.values()]
     invoke = partial(_call, model, fields, (*model.keyword_args, *model.positional_args))
     fixed = {_CONTEXT: config.context}
     if len(model.params) > 1:
-        return partial(_unpack, invoke, fixed, whole)
-    return partial(_pass, invoke, fixed, _name_of_body(model))
+        return partial(_call_with_fields, invoke, fixed, general)
+    return partial(_call_with_body, invoke, fixed, _name_of_body(model))
 
 
 def _is_simple(model: CallModel) -> bool:
-    """Tell whether its arguments are a message's body, or parts of it, and what FastStream's context holds."""
+    """Return whether the arguments are only the body, or its parts, and lookups in FastStream's context."""
     return (
         inspect.iscoroutinefunction(model.call)
         and not (model.dependencies or model.extra_dependencies or model.args_name or model.kwargs_name)
-        and all(map(_is_looked_up, model.custom_fields.values()))
+        and all(map(_is_context_lookup, model.custom_fields.values()))
     )
 
 
-def _is_looked_up(field: Any) -> bool:
-    """Tell whether a field takes what is there; what makes something may take its time, and has its thread."""
-    return type(field) in {ContextField, OnTheLoop} and field.initial is None
+def _is_context_lookup(field: Any) -> bool:
+    """Return whether a field only reads the context; one with a factory may block, and needs a thread."""
+    return type(field) in {ContextField, LoopContext} and field.initial is None
 
 
 def _name_of_body(model: CallModel) -> str | None:
-    """Ask FastDepends which parameter the body is for; there is none in a handler that looks everything up."""
-    solving = model._solve(_A_BODY, cache_dependencies={})  # type: ignore[arg-type]  # noqa: SLF001 - it tells by doing
-    _left, arguments = next(solving)
+    """Return the parameter that gets the body; None if every parameter is a context lookup."""
+    solving = model._solve(_BODY, cache_dependencies={})  # type: ignore[arg-type]  # noqa: SLF001 - FastDepends has no public way to ask
+    _, arguments = next(solving)
     solving.close()
-    return next((name for name, value in arguments.items() if value is _A_BODY), None)
+    return next((name for name, value in arguments.items() if value is _BODY), None)
 
 
-async def _pass(
+async def _call_with_body(
     invoke: Callable[[dict[str, Any]], Awaitable[Any]],
     fixed: dict[str, Any],
     name: str | None,
@@ -63,14 +62,14 @@ async def _pass(
     return await invoke({**fixed} if name is None else {**fixed, name: body})
 
 
-async def _unpack(
+async def _call_with_fields(
     invoke: Callable[[dict[str, Any]], Awaitable[Any]],
     fixed: dict[str, Any],
-    whole: Invoke,
+    general: Invoke,
     message: StreamMessage[Any],
 ) -> Any:
     body = await message.decode()
-    return await (invoke({**fixed, **body}) if isinstance(body, Mapping) else whole(message))
+    return await (invoke({**fixed, **body}) if isinstance(body, Mapping) else general(message))
 
 
 async def _call(

@@ -1,4 +1,4 @@
-"""The way of a message to its handler where nobody stands in between: as FastStream's, prepared once per subscriber."""
+"""Calls the handler of a subscriber that has one handler and no middlewares, as FastStream would."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,15 +12,15 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxParser, open_message
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
-from faststream_outbox.subscriber.fast_path.arguments import prepare
+from faststream_outbox.subscriber.fast_path.arguments import make_invoke
 
 _UNSET: Final = object()
-# Under these nothing is said of a message before its handler has ended.
+# Under these policies a message gets its verdict after the handler has ended.
 _POLICIES: Final = (AckPolicy.REJECT_ON_ERROR, AckPolicy.NACK_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL)
 
 
-def is_straight(calls: Sequence[HandlerItem[Any]], policy: AckPolicy) -> bool:
-    """Tell whether there is one handler, which takes all messages as they are."""
+def has_fast_path(calls: Sequence[HandlerItem[Any]], policy: AckPolicy) -> bool:
+    """Return whether the subscriber has one handler, which takes every message, with our parser."""
     return (
         len(calls) == 1
         and calls[0].filter is default_filter
@@ -30,10 +30,10 @@ def is_straight(calls: Sequence[HandlerItem[Any]], policy: AckPolicy) -> bool:
 
 
 class FastPath:
-    """Runs messages through the one handler of a subscriber that has no middlewares.
+    """Calls the only handler of a subscriber without middlewares.
 
-    What FastStream does for each message is done here for all of them, where it is the same for all: stacks, scopes and
-    middlewares that would find nothing to do. What a handler raises is left to FastStream's own middlewares.
+    FastStream builds exit stacks, scopes and middlewares for every message; here what is the same for all messages is
+    made once. FastStream's own middlewares log and judge what a handler raises.
     """
 
     def __init__(
@@ -46,44 +46,44 @@ class FastPath:
         self._context = config.context
         self._policy = policy
         self._no_reply = no_reply
-        self._invoke = prepare(call, config.fd_config)
-        # What everything that runs in a worker may see; a worker is a task of its own, so nobody else does.
-        self._around = {"handler_": subscriber, "logger": config.logger.logger.logger, **config.extra_context}
+        self._invoke = make_invoke(call, config.fd_config)
+        # FastStream's context for everything that runs in a worker; a worker is a task, with a context of its own.
+        self._worker_context = {"handler_": subscriber, "logger": config.logger.logger.logger, **config.extra_context}
         self._logs = config.logger.logger.logger is not None
         self._log_errors = CriticalLogMiddleware(config.logger)
         self._acknowledge = AcknowledgementMiddleware(config.logger, policy, OutboxParser.parse_message)
-        # Of these, ours look for an `OutboxResponse`; all others publish whatever is returned.
+        # A ResponsePublisher sends an `OutboxResponse` only; all other publishers send whatever the handler returns.
         self._publishers = call.handler._publishers  # noqa: SLF001 - as FastStream does
-        self._ours = sum(isinstance(each, ResponsePublisher) for each in self._publishers)
+        self._response_publishers = sum(isinstance(each, ResponsePublisher) for each in self._publishers)
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has come in between: a middleware, or a test that looks at what the handler is given."""
+        """Return whether the handler can be called directly: no middleware is registered and no test is watching it."""
         return not (self._handler.is_test or self._config.broker_middlewares)
 
     async def process(self, delivery: OutboxDelivery) -> None:
-        """Run one message, raising what FastStream would raise."""
+        """Handle one message; raise what FastStream would raise."""
         try:
             message = open_message(delivery)
         except ValueError:
-            await self._subscriber.process_message(delivery)  # it cannot be read either, and tells of it
+            await self._subscriber.process_message(delivery)  # FastStream cannot parse it either, and reports that
             return
         message.set_decoder(self._decoder)
         context, log_context = self._context, self._subscriber.get_log_context(message)
-        self._look_around()
+        self._set_worker_context()
         log_token, token = context.set_local("log_context", log_context), context.set_local("message", message)
         try:
             await self._handle(message, log_context)
         except BaseException as error:
-            if not await self._take_care_of(error, message):
+            if not await self._judge_error(error, message):
                 raise
         finally:
             context.reset_local("message", token)
             context.reset_local("log_context", log_token)
 
-    def _look_around(self) -> None:
+    def _set_worker_context(self) -> None:
         get_local = self._context.get_local
-        for name, value in self._around.items():
+        for name, value in self._worker_context.items():
             if get_local(name, _UNSET) is not value:
                 self._context.set_local(name, value)
 
@@ -92,7 +92,7 @@ class FastPath:
             self._config.logger.log("Received", extra=log_context)
         result = await self._invoke(message)
         replies = message.reply_to and not self._no_reply
-        if len(self._publishers) > self._ours or replies or isinstance(result, Response):
+        if len(self._publishers) > self._response_publishers or replies or isinstance(result, Response):
             await self._answer(result, message, [ReplyPublisher(self._config, message.reply_to)] if replies else [])
         if self._logs:
             self._config.logger.log("Processed", extra=log_context)
@@ -105,13 +105,13 @@ class FastPath:
         for publisher in (*replies, *self._publishers):
             await publisher._publish(response.as_publish_command(), _extra_middlewares=())  # noqa: SLF001 - as FastStream does
 
-    async def _take_care_of(self, error: BaseException, message: OutboxMessage) -> bool:
-        """Have FastStream log an error and decide over its message; tells whether that is all there is to do."""
-        told = type(error), error, error.__traceback__
+    async def _judge_error(self, error: BaseException, message: OutboxMessage) -> bool:
+        """Let FastStream log an error and give the verdict on its message; return whether it handled the error."""
+        exc_info = type(error), error, error.__traceback__
         if self._logs:
-            await self._log_errors(message.raw_message, context=self._context).__aexit__(*told)
+            await self._log_errors(message.raw_message, context=self._context).__aexit__(*exc_info)
         if self._policy is AckPolicy.MANUAL:
             return False
         acknowledging = self._acknowledge(message.raw_message, context=self._context)
         acknowledging.message = message
-        return bool(await acknowledging.__aexit__(*told))
+        return bool(await acknowledging.__aexit__(*exc_info))

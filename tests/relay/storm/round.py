@@ -11,17 +11,17 @@ from typing import Any, Final
 import psycopg
 
 from faststream_outbox.embedded import Database
-from tests.relay.places import KafkaPlace
+from tests.relay.destinations import KafkaPlace
+from tests.relay.storm.arrivals import shelf_of
+from tests.relay.storm.faults import Weather
 from tests.relay.storm.rules import count_repeats
 from tests.relay.storm.settings import PLACES, StormSettings
-from tests.relay.storm.shelves import shelf_of
-from tests.relay.storm.weather import Weather
 from tests.servers.server import Server
 from tests.soak.checker import FinalState
-from tests.soak.crew import Crew
 from tests.soak.history import Arrived, Event, HistoryWriter
-from tests.soak.lives import assemble
+from tests.soak.process_group import Crew
 from tests.soak.round import Enough, Result, Round, run_round
+from tests.soak.row_histories import assemble
 
 # For reading all of a storm, and for a look at it while it lasts.
 READ_SECONDS: Final = 60.0

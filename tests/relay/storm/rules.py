@@ -12,7 +12,7 @@ from operator import attrgetter
 from tests.order.rules import MAX_PER_KEY, check_keys
 from tests.soak.checker import FinalState, Violation
 from tests.soak.history import Arrived
-from tests.soak.lives import Life, Lives
+from tests.soak.row_histories import Life, Lives
 
 
 def check_arrivals(lives: Lives, final: FinalState, slack: float, *, once: bool) -> list[Violation]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from faststream_outbox.relay import Relay
 from tests.order.settings import OrderSettings
-from tests.relay.places import (
+from tests.relay.destinations import (
     ConfluentPlace,
     KafkaPlace,
     NatsStream,
@@ -16,7 +16,7 @@ from tests.relay.places import (
 )
 from tests.relay.storm.rules import check_arrivals
 from tests.soak.checker import FinalState, Violation
-from tests.soak.lives import Lives
+from tests.soak.row_histories import Lives
 from tests.soak.settings import FaultRates, Settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.relay.storm.variants import BROKEN, SOUND, Variant
 from tests.servers.redis import Redis
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, kinds
 from tests.soak.history import Event
-from tests.soak.lives import assemble
+from tests.soak.row_histories import assemble
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
 # What is broken shows only when some things meet in time, and a storm may miss that; it must be seen in one of these.

@@ -7,8 +7,9 @@ import pytest
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, until_empty
-from tests.relay.places import NatsStream, Place, RabbitQueuePlace, RedisStream
+from tests.broker.brokers import broker_on
+from tests.relay.destinations import NatsStream, Place, RabbitQueuePlace, RedisStream
+from tests.waiting import until_empty
 
 KEYS = 20
 # The longest that a client takes to connect anew is five seconds, and there is other work to do.

@@ -7,7 +7,7 @@ import pytest
 from tests.relay.storm.rules import check_arrivals, count_repeats
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Left, kinds
 from tests.soak.history import Arrived, Committed, Committing, Event, Inserted, RolledBack
-from tests.soak.lives import assemble
+from tests.soak.row_histories import assemble
 
 # Rows 1 to 4 of one key, in one transaction each.
 ROWS = (1, 2, 3, 4)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from faststream_outbox.embedded import Database
-from tests.order.spoiled import claim_of_leased_heads, gap_behind_the_head, no_producer_lock
+from tests.order.broken_statements import claim_of_leased_heads, gap_behind_the_head, no_producer_lock
 from tests.order.variants import PACE
 from tests.order.variants import Variant as OrderVariant
-from tests.relay.storm import spoiled
+from tests.relay.storm import broken_relays
 from tests.relay.storm.settings import CALM, Break, StormSettings
 from tests.soak.checker import Kind
 from tests.soak.settings import FaultRates
@@ -49,19 +49,19 @@ def _store(spoil: Any, kind: Kind, **changes: Any) -> Variant:
 
 
 BROKEN: Final = [
-    _relay(spoiled.settled_unconfirmed, "loss", **_OUTAGES),
-    _relay(spoiled.all_at_once, "order"),
-    _relay(spoiled.past_a_failure, "order"),
-    _relay(spoiled.lease_ignored, "duplicate", **_STALLS),
-    _relay(spoiled.outages_blamed, "attempt", **_OUTAGES),
-    _relay(spoiled.outages_refused, "dead", **_OUTAGES),
+    _relay(broken_relays.settled_unconfirmed, "loss", **_OUTAGES),
+    _relay(broken_relays.all_at_once, "order"),
+    _relay(broken_relays.past_a_failure, "order"),
+    _relay(broken_relays.lease_ignored, "duplicate", **_STALLS),
+    _relay(broken_relays.outages_blamed, "attempt", **_OUTAGES),
+    _relay(broken_relays.outages_refused, "dead", **_OUTAGES),
     _store(claim_of_leased_heads, "duplicate"),
     _store(gap_behind_the_head, "order"),
     _store(no_producer_lock, "order", lingering=0.5, hot_keys=2, cold_keys=1),
 ]
 # The same storms, with nothing wrong.
 SOUND: Final = [
-    Variant("hiccups", "order", {"broken": spoiled.hiccups}),
-    Variant("stalls", "duplicate", {"broken": spoiled.stalls, **_STALLS}),
+    Variant("hiccups", "order", {"broken": broken_relays.hiccups}),
+    Variant("stalls", "duplicate", {"broken": broken_relays.stalls, **_STALLS}),
     Variant("outages", "loss", _OUTAGES),
 ]

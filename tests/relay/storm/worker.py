@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox import OutboxBroker
-from faststream_outbox.engine.handling import Handled
 from faststream_outbox.relay import Relay
-from faststream_outbox.storage import OutboxRow
+from faststream_outbox.storage import OutboxRow, Settlement
 from tests.order.settings import QUEUE
 from tests.order.worker import OrderWorker
 from tests.relay.storm.settings import StormSettings
@@ -22,7 +21,7 @@ class BusyRelay(Relay):
     before_sending: Callable[[], Awaitable[None]]
     before_settling: Callable[[], Awaitable[None]]
 
-    async def _forward(self, rows: Sequence[OutboxRow]) -> Handled:
+    async def _forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         await self.before_sending()
         handled = await super()._forward(rows)
         await self.before_settling()

@@ -1,0 +1,238 @@
+"""Consuming, as users of FastStream's other brokers know it."""
+
+import dataclasses
+from typing import Any
+
+import pydantic
+from faststream import Context, Depends, FastStream
+from faststream.exceptions import StopConsume
+
+from tests.faststream.environments import Inbox, World
+from tests.waiting import until
+
+
+class Order(pydantic.BaseModel):
+    number: int
+
+
+@dataclasses.dataclass
+class Parcel:
+    weight: float
+
+
+async def test_one_handler_of_several_queues(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+
+    @broker.subscriber(["orders", "returns"])
+    async def handle(body: str, queue: str = Context("message.raw_message.queue")) -> None:
+        inbox.put((queue, body))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, "a", queue="orders")
+        await world.publish(broker.publish, "b", queue="returns")
+        assert sorted(await inbox.take(2)) == [("orders", "a"), ("returns", "b")]
+        await world.drained()
+
+
+async def test_one_function_subscribed_twice(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+
+    @broker.subscriber("orders")
+    @broker.subscriber("returns")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async with world.running(broker):
+        await world.publish(broker.publish, "a", queue="orders")
+        await world.publish(broker.publish, "b", queue="returns")
+        assert sorted(await inbox.take(2)) == ["a", "b"]
+
+
+async def test_each_queue_has_its_own_handler(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+
+    @broker.subscriber("orders")
+    def handle_order(body: str) -> None:  # a plain function will do
+        inbox.put(("order", body))
+
+    @broker.subscriber("returns")
+    async def handle_return(body: str) -> None:
+        inbox.put(("return", body))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, "x", queue="returns")
+        await world.publish(broker.publish, "y", queue="orders")
+        assert sorted(await inbox.take(2)) == [("order", "y"), ("return", "x")]
+
+
+async def test_a_filter_chooses_the_handler(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+    subscriber = broker.subscriber("orders")
+
+    @subscriber(filter=lambda message: message.content_type == "application/json")
+    async def handle_json(body: dict[str, int]) -> None:
+        inbox.put(("json", body))
+
+    @subscriber
+    async def handle_rest(body: str) -> None:
+        inbox.put(("rest", body))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, {"n": 1}, queue="orders")
+        await world.publish(broker.publish, "text", queue="orders")
+        assert sorted(await inbox.take(2), key=str) == [("json", {"n": 1}), ("rest", "text")]
+        await world.drained()
+
+
+async def test_a_filter_of_the_subscriber_is_that_of_its_handlers(looping: World, inbox: Inbox) -> None:
+    broker = looping.broker()
+
+    async def wanted(message: Any) -> bool:
+        return message.headers.get("wanted") is True
+
+    @broker.subscriber("orders", filter=wanted)
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async with looping.running(broker):
+        await looping.publish(broker.publish, "no", queue="orders")
+        await looping.publish(broker.publish, "yes", queue="orders", headers={"wanted": True})
+        assert await inbox.next() == "yes"
+        # A message that nobody wants is not lost: it is retried, and told of.
+        assert [row.payload for row in await looping.rows() if row.payload == b"no"] == [b"no"]
+
+
+async def test_bodies_are_validated(world: World, inbox: Inbox) -> None:
+    broker = world.broker()
+
+    @broker.subscriber("orders")
+    async def handle_order(order: Order) -> None:
+        inbox.put(order)
+
+    @broker.subscriber("parcels")
+    async def handle_parcel(parcel: Parcel) -> None:
+        inbox.put(parcel)
+
+    @broker.subscriber("fields")
+    async def handle_fields(a: int, b: float) -> None:
+        inbox.put((a, b))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, {"number": "7"}, queue="orders")
+        assert await inbox.next() == Order(number=7)
+        await world.publish(broker.publish, {"weight": 1.5}, queue="parcels")
+        assert await inbox.next() == Parcel(weight=1.5)
+        await world.publish(broker.publish, {"a": 1, "b": 2}, queue="fields")
+        assert await inbox.next() == (1, 2.0)
+
+
+async def test_nothing_is_cast_without_a_serializer(world: World, inbox: Inbox) -> None:
+    broker = world.broker(serializer=None)
+
+    @broker.subscriber("orders")
+    async def handle(order: Order, number: int = Depends(lambda: "7"), broker: Any = Context()) -> None:  # noqa: B008
+        inbox.put((order, number, broker))
+
+    async with world.running(broker):
+        await world.publish(broker.publish, {"number": 1}, queue="orders")
+        assert await inbox.next() == ({"number": 1}, "7", broker)
+
+
+async def test_without_apply_types_a_handler_gets_the_message(world: World, inbox: Inbox) -> None:
+    broker = world.broker(apply_types=False)
+
+    @broker.subscriber("orders")
+    async def handle(body: Any) -> None:
+        inbox.put(body)
+
+    async with world.running(broker):
+        await world.publish(broker.publish, {"number": 1}, queue="orders")
+        assert await inbox.next() == {"number": 1}
+
+
+async def test_consumers_share_a_queue(looping: World, inbox: Inbox) -> None:
+    first, second = looping.broker(), looping.broker()
+
+    @first.subscriber("orders", max_workers=2)
+    @second.subscriber("orders", max_workers=2)
+    async def handle(body: int) -> None:
+        inbox.put(body)
+
+    async with looping.running(first, second):
+        for number in range(20):
+            await looping.publish(first.publish, number, queue="orders")
+        await looping.drained()
+    assert sorted(await inbox.take(20)) == list(range(20))
+    assert inbox.empty
+
+
+async def test_two_brokers_in_one_application(world: World, inbox: Inbox) -> None:
+    first, second = world.broker(), world.broker()
+
+    @first.subscriber("orders")
+    @second.subscriber("returns")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    @first.subscriber("in")
+    @second.publisher("out")
+    async def pass_on(body: str) -> str:
+        return body
+
+    @first.subscriber("out")
+    async def take(body: str) -> None:
+        inbox.put(body)
+
+    FastStream(first, second)
+    async with world.running(first, second):
+        await world.publish(first.publish, "a", queue="orders")
+        await world.publish(second.publish, "b", queue="returns")
+        assert sorted(await inbox.take(2)) == ["a", "b"]
+        await world.publish(first.publish, "c", queue="in")
+        assert await inbox.next() == "c"
+
+
+async def test_a_subscriber_begins_and_ends_while_the_broker_runs(looping: World, inbox: Inbox) -> None:
+    broker = looping.broker()
+
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async with looping.running(broker):
+        subscriber = broker.subscriber("late", persistent=False)
+        subscriber(handle)
+        await subscriber.start()
+        await looping.publish(broker.publish, "a", queue="late")
+        assert await inbox.next() == "a"
+        await looping.drained()
+        await subscriber.stop()
+        await looping.publish(broker.publish, "b", queue="late")
+        assert [row.payload for row in await looping.rows()] == [b"b"]
+        await subscriber.start()
+        assert await inbox.next() == "b"
+        await subscriber.stop()
+
+
+async def test_stop_consume_ends_the_subscriber_and_loses_nothing(looping: World, inbox: Inbox) -> None:
+    broker = looping.broker()
+    subscriber = broker.subscriber("orders")
+
+    @subscriber
+    async def handle(body: str) -> None:
+        inbox.put(body)
+        raise StopConsume
+
+    @broker.subscriber("others")
+    async def handle_other(body: str) -> None:
+        inbox.put(body)
+
+    async with looping.running(broker):
+        await looping.publish(broker.publish, "a", queue="orders")
+        assert await inbox.next() == "a"
+
+        await until(lambda: not subscriber.running)
+        await looping.publish(broker.publish, "b", queue="orders")
+        await looping.publish(broker.publish, "c", queue="others")
+        assert await inbox.next() == "c"
+        assert inbox.empty
+        assert [row.payload for row in await looping.rows() if row.queue == "orders"] == [b"a", b"b"]

@@ -1,0 +1,118 @@
+"""A broker that answers, and takes nothing for a while: that is an outage as well, and nobody's message is dead."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aio_pika
+import nats
+import pytest
+import redis.asyncio
+
+from faststream_outbox import OutboxBroker
+from faststream_outbox.relay import Relay
+from faststream_outbox.relay.targets.base import Target
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on
+from tests.relay.destinations import NatsStream, Place, RabbitQueuePlace, RedisList, RedisStream
+from tests.waiting import until, until_empty
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a broker for silent soon."""
+    monkeypatch.setattr(Target, "patience", 2.0)
+
+
+@asynccontextmanager
+async def redis_with(place: Place, name: str, well: str, ill: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(place.running.url)
+    await client.config_set(name, ill)
+    try:
+        yield lambda: client.config_set(name, well)
+    finally:
+        await client.config_set(name, well)
+        await client.aclose()
+
+
+@asynccontextmanager
+async def redis_as_replica(place: Place) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(place.running.url)
+    await client.slaveof("127.0.0.1", 1)  # where nobody is
+    try:
+        yield client.slaveof
+    finally:
+        await client.slaveof()
+        await client.aclose()
+
+
+@asynccontextmanager
+async def full_queue(place: RabbitQueuePlace) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    place.name += "-small"
+    async with await aio_pika.connect(place.running.url) as connection:
+        channel = await connection.channel()
+        arguments: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        queue = await channel.declare_queue(place.name, durable=True, arguments=arguments)
+        await channel.default_exchange.publish(aio_pika.Message(b""), place.name)
+
+        async def consume() -> None:
+            async def take(message: Any) -> None:
+                await message.ack()
+
+            await queue.consume(take)
+
+        yield consume
+
+
+@asynccontextmanager
+async def full_stream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = await nats.connect(place.running.url)
+    stream = client.jetstream()
+    limits: dict[str, Any] = {"name": place.name, "subjects": [place.name], "max_msgs": 1, "discard": "new"}
+    await stream.update_stream(**limits)
+    await stream.publish(place.name, b"")
+    yield lambda: stream.update_stream(**{**limits, "max_msgs": 100})
+    await client.close()
+
+
+@asynccontextmanager
+async def no_jetstream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    running = place.running
+    running.keeps_streams = False
+    await running.restart()
+    running.keeps_streams = True
+    yield running.restart
+
+
+ILLS: list[Any] = [
+    pytest.param(RedisStream, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis stream, no memory"),
+    pytest.param(RedisList, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis list, no memory"),
+    pytest.param(
+        RedisStream, lambda place: redis_with(place, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
+    ),
+    pytest.param(RedisStream, redis_as_replica, id="Redis, a replica"),
+    pytest.param(RabbitQueuePlace, full_queue, id="RabbitMQ, a full queue"),
+    pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
+    pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
+]
+
+
+async def publish(broker: OutboxBroker, postgres: PostgresBackend) -> None:
+    async with postgres.transaction() as session:
+        for number in range(30):
+            await broker.publish(b"%d" % number, queue="q", key=("a", "b", None)[number % 3], session=session)
+
+
+@pytest.mark.parametrize(("place", "ill"), ILLS, indirect=["place"])
+async def test_nothing_is_dead_where_nothing_is_taken(postgres: PostgresBackend, place: Place, ill: Any) -> None:
+    broker = broker_on(postgres)
+    async with ill(place) as heal, Relay(broker, to=place.broker(), routes={"q": place.destination}) as relay:
+        await publish(broker, postgres)
+        await until(lambda: relay.paused)
+        await asyncio.sleep(1.0)
+        assert await postgres.dead_letters() == []
+        assert {row.attempts_count for row in await postgres.rows()} == {0}
+        await heal()
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []

@@ -1,0 +1,53 @@
+"""What Postgres makes of the statements for keys: a probe for each head, however many rows there are."""
+
+import pytest
+from sqlalchemy import text
+
+from faststream_outbox.storage.postgres.statements.rows import LANE_SETTINGS, Statements
+from faststream_outbox.storage.postgres.statements.runs import RunStatements
+from tests.backends import PostgresBackend
+from tests.storage.postgres.statements.test_keys import SETTLE
+from tests.storage.postgres.statements.test_rows import IDS, TOKEN, check_probes_only, driver, explain
+
+__all__ = ["driver"]  # a fixture: one driver will do here, too
+
+VISITS = 500
+WALK = f"'q', '', -1, 100, {VISITS}, false"
+ARGUMENTS = {
+    "claim": f"'{TOKEN}', 60, {WALK}, 10",
+    "claim_shards": f"'{TOKEN}', 60, {WALK}, 10, 15, ARRAY[1, 2, 3]",
+    "lock_keys": WALK,
+    "claim_locked": f"'{TOKEN}', 60, 'q', false, 10, {IDS}",
+    "settle": SETTLE,
+}
+# How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
+MOST_TOUCHED = 4 * VISITS + VISITS * 10
+
+
+async def fill_keys(postgres: PostgresBackend, rows: int, *, per_key: int) -> None:
+    await postgres.run(
+        "INSERT INTO outbox (queue, entity_key, payload) "
+        f"SELECT 'q', 'k' || (n / {per_key}), 'x' FROM generate_series(1, {rows}) AS n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "per_key"), [(0, 1), (30, 3), (300_000, 1), (300_000, 5), (300_000, 200_000)], ids=str
+)
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_heads_are_probed_for_however_many_rows_there_are(
+    postgres: PostgresBackend, rows: int, per_key: int, analyzed: bool
+) -> None:
+    await fill_keys(postgres, rows, per_key=per_key)
+    if analyzed:
+        await postgres.run("ANALYZE outbox")
+    tables = postgres.outbox_table, postgres.dlq_table
+    statements = RunStatements(*tables, Statements(*tables))
+    async with postgres.engine.connect() as connection:
+        for name, value in LANE_SETTINGS.items():
+            await connection.execute(text(f"SET {name} = '{value}'"))
+        for name, arguments in ARGUMENTS.items():
+            plan = await explain(connection, getattr(statements, name), arguments, mode="generic")
+            check_probes_only(plan)
+            touched = sum(node["Actual Rows"] * node["Actual Loops"] for node in plan if "Index Name" in node)
+            assert touched <= MOST_TOUCHED, name

@@ -1,0 +1,240 @@
+"""The test broker, as users of FastStream's other test brokers know it."""
+
+import asyncio
+import gc
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from faststream import FastStream, TestApp
+from faststream.exceptions import SetupError
+from pydantic import BaseModel
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker
+from faststream_outbox.embedded import Database
+from faststream_outbox.testing import fake_session
+from tests.faststream.environments import PATIENCE, Inbox, MemoryWorld, PostgresWorld
+from tests.waiting import until
+
+
+class Person(BaseModel):
+    name: str
+
+
+@pytest.fixture
+def broker(memory: MemoryWorld) -> OutboxBroker:
+    return memory.broker()
+
+
+async def test_a_handler_has_a_mock(broker: OutboxBroker) -> None:
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None: ...
+
+    with pytest.raises(SetupError, match="test broker"):
+        handle.mock.assert_not_called()
+    async with TestOutboxBroker(broker) as test_broker:
+        await test_broker.publish("a", queue="orders", headers={"h": "1"}, correlation_id="c")
+        handle.mock.assert_called_once_with("a")
+        await handle.assert_called_once_with("a", headers={"h": "1"}, correlation_id="c")
+        with pytest.raises(AssertionError):
+            await handle.assert_called_once_with("b")
+    with pytest.raises(SetupError, match="test broker"):
+        handle.mock.assert_not_called()
+
+
+async def test_a_publisher_has_a_mock(broker: OutboxBroker) -> None:
+    publisher = broker.publisher("done")
+    by_hand = broker.publisher("by hand")
+
+    @publisher
+    @broker.subscriber("orders")
+    async def handle(person: Person) -> Person:
+        await by_hand.publish(Person(name="somebody"), session=fake_session())
+        return person
+
+    async with TestOutboxBroker(broker) as test_broker:
+        await test_broker.publish(Person(name="nobody"), queue="orders")
+        publisher.mock.assert_called_once_with({"name": "nobody"})
+        await publisher.assert_called_once_with(Person(name="nobody"))
+        by_hand.mock.assert_called_once_with({"name": "somebody"})
+
+
+async def test_a_publisher_whose_messages_are_handled_has_a_mock_too(broker: OutboxBroker) -> None:
+    publisher = broker.publisher("done")
+
+    @publisher
+    @broker.subscriber("orders")
+    async def handle(body: str) -> str:
+        return body
+
+    @broker.subscriber("done")
+    async def collect(body: str) -> None: ...
+
+    async with TestOutboxBroker(broker) as test_broker:
+        assert len(test_broker.subscribers) == 2
+        await test_broker.publish("a", queue="orders")
+        publisher.mock.assert_called_once_with("a")
+        collect.mock.assert_called_once_with("a")
+
+
+async def test_what_a_handler_raises_surfaces_and_is_settled(broker: OutboxBroker) -> None:
+    @broker.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=60))
+    async def handle(body: str) -> None:
+        raise ValueError(body)
+
+    def parse(_row: Any) -> None:
+        raise KeyError
+
+    @broker.subscriber("unreadable", parser=parse)
+    async def handle_unreadable(body: str) -> None: ...
+
+    test = TestOutboxBroker(broker)
+    async with test as test_broker:
+        with pytest.raises(ValueError, match="a"):
+            await test_broker.publish("a", queue="orders")
+        with pytest.raises(KeyError):
+            await test_broker.publish("a", queue="unreadable")
+        assert [row.attempts_count for row in test.fake_client.rows] == [1, 1]
+
+
+async def test_nothing_is_left_of_the_test(broker: OutboxBroker) -> None:
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None: ...
+
+    publishers = [broker.publisher("orders"), broker.publisher("done")]
+    real = (broker._producer, broker.client, broker.config.wakeup)
+    for _ in range(2):
+        async with TestOutboxBroker(broker) as test_broker:
+            assert isinstance(test_broker.start, Mock)
+            assert len(test_broker.subscribers) == 2
+            await publishers[1].publish("a", session=fake_session())
+        assert len(broker.subscribers) == 1
+        gc.collect()
+        assert len(broker.subscribers) == 1
+    assert not isinstance(broker.start, Mock)
+    assert real == (broker._producer, broker.client, broker.config.wakeup)
+
+
+async def test_nothing_is_left_of_a_test_that_fails(broker: OutboxBroker) -> None:
+    real = (broker._producer, broker.client, broker.config.wakeup)
+    with pytest.raises(ZeroDivisionError):
+        async with TestOutboxBroker(broker):
+            raise ZeroDivisionError
+    assert real == (broker._producer, broker.client, broker.config.wakeup)
+    assert not isinstance(broker.start, Mock)
+
+
+async def test_rows_that_nobody_handles_stay(broker: OutboxBroker) -> None:
+    test = TestOutboxBroker(broker)
+    async with test as test_broker:
+        row_id = await test_broker.publish({"n": 1}, queue="orders", timer_id="t")
+        [row] = test.fake_client.rows
+        assert (row.id, row.queue, row.payload, row.timer_id) == (row_id, "orders", b'{"n":1}', "t")
+        assert [each.id for each in await test_broker.fetch_unprocessed(queue="orders")] == [row_id]
+        assert test.feed("orders", b"2") != row_id
+        assert len(test.fake_client.rows) == 2
+    assert test.fake_client.dlq_rows == []
+
+
+async def test_with_an_application(memory: MemoryWorld, inbox: Inbox) -> None:
+    broker = memory.broker()
+    app = FastStream(broker)
+    started: list[str] = []
+    app.after_startup(lambda: started.append("after"))
+
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async with TestOutboxBroker(broker) as test_broker, TestApp(app):
+        assert started == ["after"]
+        await test_broker.publish("a", queue="orders")
+        assert await inbox.next() == "a"
+
+
+async def test_brokers_that_share_a_table_see_each_others_messages(memory: MemoryWorld, inbox: Inbox) -> None:
+    first, second = memory.broker(), memory.broker()
+
+    @second.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async with TestOutboxBroker(first, second) as (one, other):
+        assert (one, other) == (first, second)
+        await one.publish("a", queue="orders")
+        assert await inbox.next() == "a"
+
+
+async def test_with_the_real_loops_a_failure_is_retried(broker: OutboxBroker, inbox: Inbox) -> None:
+    @broker.subscriber("orders", retry_strategy=ConstantRetry(delay_seconds=0.01), retry_flush_interval_ms=0)
+    async def handle(body: str) -> None:
+        inbox.put(body)
+        if handle.mock.call_count < 3:
+            raise ValueError
+
+    async with TestOutboxBroker(broker, run_loops=True) as test_broker:
+        await test_broker.publish("a", queue="orders")
+        assert await inbox.take(3) == ["a"] * 3
+        await handle.wait_call(PATIENCE)
+
+
+async def test_with_the_real_database(real: PostgresWorld) -> None:
+    broker = real.broker()
+    publisher = broker.publisher("done")
+
+    @broker.subscriber("orders")
+    @publisher
+    async def handle(body: str) -> str:
+        return body.upper()
+
+    async with TestOutboxBroker(broker, with_real=True) as test_broker:
+        await test_broker.publish("a", queue="orders")  # committed, without a session
+        await handle.wait_call(PATIENCE)
+        handle.mock.assert_called_once_with("a")
+
+        await until(lambda: publisher.mock.called)
+        publisher.mock.assert_called_once_with("A")
+        await real.drained()
+    assert len(broker.subscribers) == 1
+
+
+def test_publishing_without_an_event_loop(memory: MemoryWorld, inbox: Inbox) -> None:
+    broker = memory.broker()
+
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    async def run() -> None:
+        async with TestOutboxBroker(broker):
+            with Session(create_engine("sqlite://")) as session:
+                broker.publish_sync("a", queue="orders", session=session)
+            assert await inbox.next() == "a"
+
+    asyncio.run(run())
+
+
+async def test_publishing_from_synchronous_code(real: PostgresWorld, outbox_postgres: Database, inbox: Inbox) -> None:
+    broker = real.broker()
+
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None:
+        inbox.put(body)
+
+    engine = create_engine(outbox_postgres.url("psycopg"))
+
+    def work() -> None:
+        with Session(engine) as session, session.begin():
+            broker.publish_sync("rolled back", queue="orders", session=session)
+            session.rollback()
+        with Session(engine) as session, session.begin():
+            broker.publish_sync("a", queue="orders", session=session)
+
+    async with real.running(broker):
+        await asyncio.to_thread(work)
+        assert await inbox.next() == "a"
+        await real.drained()
+    engine.dispose()
+    assert inbox.empty
