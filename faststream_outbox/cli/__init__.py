@@ -1,1 +1,26 @@
-"""The program `faststream-outbox`, for what runs without a line of Python."""
+"""The program `faststream-outbox`: a relay without a line of Python."""
+
+import sys
+from typing import Final
+
+from faststream_outbox.cli.errors import ProgramError, hide
+
+_EXTRA: Final = ("typer", "click", "rich", "pydantic_settings")
+
+
+def main() -> None:
+    """Run the command that the command line names, and exit."""
+    try:
+        from faststream_outbox.cli.commands import app  # noqa: PLC0415 - needs the extra `cli`
+
+        app()
+    except ImportError as error:
+        if error.name not in _EXTRA:
+            raise
+        message, code = f"The command line needs {error.name}: pip install 'faststream-outbox[cli]'.", 1
+    except ProgramError as error:
+        message, code = hide(str(error)), error.exit_code
+    else:
+        return
+    sys.stderr.write(f"Error: {message}\n")
+    sys.exit(code)

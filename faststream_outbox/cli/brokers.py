@@ -1,5 +1,6 @@
-"""The broker that rows go to, by its URL."""
+"""The FastStream broker that rows are sent to: made from its URL, `[to.options]` and `[to.security]`."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -8,81 +9,114 @@ from logging import Logger
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from faststream_outbox.cli.errors import ProgramError, UsageError
-from faststream_outbox.cli.file import unknown
-from faststream_outbox.cli.security import client_settings, make_security
-from faststream_outbox.cli.settings import To
+from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
+
+from faststream_outbox.cli.errors import ProgramError, suggest
+from faststream_outbox.cli.settings import Security, Target
+
+_MECHANISMS: Final = {"plain": SASLPlaintext, "scram-sha-256": SASLScram256, "scram-sha-512": SASLScram512}
+_LIBRDKAFKA_FILES: Final = {
+    "ca_file": "ssl.ca.location",
+    "cert_file": "ssl.certificate.location",
+    "key_file": "ssl.key.location",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One of FastStream's packages; `read` tells what its broker is made with."""
+    """One of FastStream's brokers; `arguments` returns what its class is called with."""
 
     package: str
     broker: str
     extra: str
-    read: Callable[[To], dict[str, Any]]
+    arguments: Callable[[Target], dict[str, Any]]
 
 
-def make_broker(to: To, logger: Logger) -> Any:
-    """Make the broker of a URL; it is not connected yet."""
+def make_broker(to: Target, logger: Logger) -> Any:
+    """Return the broker of a URL, not connected yet; raise `ValueError` if a setting is wrong."""
     scheme, separator, _ = to.url.partition("://")
     if not separator or scheme not in _KINDS:
-        raise UsageError(f"There is no broker at {scheme}://: {', '.join(f'{each}://' for each in _KINDS)}.")
+        known = ", ".join(f"{each}://" for each in _KINDS)
+        # Text without a scheme is not repeated: it may be a password.
+        raise ValueError(f"{f'{scheme}:// is not known' if separator else 'this is not a URL'}; write one of {known}.")
     kind = _KINDS[scheme]
     try:
         broker_class = getattr(import_module(kind.package), kind.broker)
     except ImportError as error:
         raise ProgramError(
-            f"Sending to {scheme}:// needs what is not installed: pip install 'faststream-outbox[{kind.extra}]'."
+            f"Sending to {scheme}:// needs a package that is not installed: "
+            f"pip install 'faststream-outbox[{kind.extra}]'."
         ) from error
-    options = kind.read(to)
-    _check_options(broker_class, options)
+    arguments = kind.arguments(to)
+    _check_arguments(broker_class, arguments)
     try:
-        return broker_class(**options, logger=logger)
-    except Exception as error:  # whatever a client says of its options
-        raise UsageError(f"[to] is refused by {kind.broker}: {error}") from error
+        return broker_class(**arguments, logger=logger)
+    except Exception as error:  # each client raises its own errors about its options
+        raise ValueError(f"{kind.broker} refused its options: {error}") from error
 
 
-def _read_kafka(to: To) -> dict[str, Any]:
-    servers, options = _read_servers(to)
-    # Without idempotence the order of a key could be lost, and a relay refuses it.
+def _kafka(to: Target) -> dict[str, Any]:
+    servers, options = _servers(to)
+    # Without idempotence a retry may reorder the messages of a key, and `Relay` refuses such a broker.
     return {"enable_idempotence": True, **options, "bootstrap_servers": servers, **_security(to, sasl=True)}
 
 
-def _read_confluent(to: To) -> dict[str, Any]:
-    servers, options = _read_servers(to)
-    config = {"enable.idempotence": True, **client_settings(to.security), **options.pop("config", {})}
+def _confluent(to: Target) -> dict[str, Any]:
+    servers, options = _servers(to)
+    files = {} if to.security is None else to.security.model_dump(include=set(_LIBRDKAFKA_FILES), exclude_none=True)
+    config = {"enable.idempotence": True, **{_LIBRDKAFKA_FILES[name]: file for name, file in files.items()}}
+    config |= options.pop("config", {})
+    # librdkafka reads the files of certificates itself.
     return {**options, "config": config, "bootstrap_servers": servers, **_security(to, sasl=True, context=False)}
 
 
-def _read_servers(to: To) -> tuple[list[str], dict[str, Any]]:
-    """Read `scheme://a:9092,b:9092?option=value`."""
+def _servers(to: Target) -> tuple[list[str], dict[str, Any]]:
+    """Split `scheme://a:9092,b:9092?option=value` into servers and options."""
     servers, _, query = to.url.partition("://")[2].partition("?")
     if "@" in servers:
-        raise UsageError("Kafka's URL has no user and no password: write [to.security] into the file of --config.")
+        raise ValueError("the URL of Kafka has no user and no password; write them into [to.security] of a file.")
     found = [server for server in servers.rstrip("/").split(",") if server]
     if not found:
-        raise UsageError(f"{to.url!r} names no server: kafka://host:9092.")
-    return found, {**{name: _value(text) for name, text in parse_qsl(query)}, **to.options}
+        raise ValueError("the URL names no server; write kafka://host:9092.")
+    return found, {**{name: _parse(text) for name, text in parse_qsl(query)}, **to.options}
 
 
-def _read_nats(to: To) -> dict[str, Any]:
+def _nats(to: Target) -> dict[str, Any]:
     scheme, _, servers = to.url.partition("://")
     return {**to.options, "servers": [f"{scheme}://{server}" for server in servers.split(",")], **_security(to)}
 
 
-def _read_url(to: To) -> dict[str, Any]:
+def _url(to: Target) -> dict[str, Any]:
     return {**to.options, "url": to.url, **_security(to)}
 
 
-def _security(to: To, **options: bool) -> dict[str, Any]:
-    security = make_security(to.security, **options)
-    return {"security": security} if security else {}
+def _security(to: Target, *, sasl: bool = False, context: bool = True) -> dict[str, Any]:
+    """Return the argument `security` of a broker, if there is one; `context`: with an SSL context."""
+    security = to.security
+    if security is None or not security.model_fields_set:
+        return {}
+    tls = bool(security.ca_file or security.cert_file) if security.tls is None else security.tls
+    options: dict[str, Any] = {"use_ssl": tls, "ssl_context": _ssl_context(security) if tls and context else None}
+    if security.username is None:
+        return {"security": BaseSecurity(**options)}
+    if security.mechanism != "plain" and not sasl:
+        raise ValueError(f"the mechanism {security.mechanism!r} of [to.security] is for Kafka only; leave it out.")
+    mechanism = _MECHANISMS[security.mechanism]
+    return {"security": mechanism(username=security.username, password=security.password, **options)}
 
 
-def _value(text: str) -> int | float | bool | str:
-    """Read what a query gives as text, and a client takes as a number or a boolean."""
+def _ssl_context(security: Security) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=security.ca_file)
+        if security.cert_file is not None:
+            context.load_cert_chain(security.cert_file, security.key_file)
+    except OSError as error:
+        raise ValueError(f"the certificates of [to.security] cannot be loaded: {error}") from error
+    return context
+
+
+def _parse(text: str) -> int | float | bool | str:
+    """Return the number or boolean that a query holds as text, if it is one."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -93,21 +127,21 @@ def _value(text: str) -> int | float | bool | str:
     return text
 
 
-def _check_options(broker_class: Any, options: Mapping[str, Any]) -> None:
+def _check_arguments(broker_class: Any, arguments: Mapping[str, Any]) -> None:
     parameters = signature(broker_class).parameters
     if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
         return
-    for name in options:
+    for name in arguments:
         if name not in parameters:
-            raise unknown(f"The option of {broker_class.__name__}", name, list(parameters))
+            raise ValueError(f"{broker_class.__name__} has no option {name!r}; {suggest(name, list(parameters))}")
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "kafka": _Kind("faststream.kafka", "KafkaBroker", "kafka", _read_kafka),
-    "kafka+confluent": _Kind("faststream.confluent", "KafkaBroker", "confluent", _read_confluent),
-    "amqp": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _read_url),
-    "amqps": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _read_url),
-    "nats": _Kind("faststream.nats", "NatsBroker", "nats", _read_nats),
-    "redis": _Kind("faststream.redis", "RedisBroker", "redis", _read_url),
-    "rediss": _Kind("faststream.redis", "RedisBroker", "redis", _read_url),
+    "kafka": _Kind("faststream.kafka", "KafkaBroker", "kafka", _kafka),
+    "kafka+confluent": _Kind("faststream.confluent", "KafkaBroker", "confluent", _confluent),
+    "amqp": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _url),
+    "amqps": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _url),
+    "nats": _Kind("faststream.nats", "NatsBroker", "nats", _nats),
+    "redis": _Kind("faststream.redis", "RedisBroker", "redis", _url),
+    "rediss": _Kind("faststream.redis", "RedisBroker", "redis", _url),
 }

@@ -1,70 +1,152 @@
-"""What probes are told: whether the relay lives, whether it can work, and how far it is."""
+"""The health endpoint: `/health/live`, `/health/ready` and `/status`, served as JSON over plain HTTP."""
 
 import asyncio
+import json
 import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError
-from faststream_outbox.cli.json_server import Answer, JsonServer
 from faststream_outbox.cli.settings import split_address
 from faststream_outbox.cli.status import Status
 from faststream_outbox.relay import Relay
 
-# An answer about others is this old at most, however many ask.
+# Database and broker are asked at most this often, however many probes arrive.
 _FRESH_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 3.0
-_DEFAULT_HOST: Final = "127.0.0.1"
+# The request of a probe has a few hundred bytes and arrives at once; a client that sends more, or slower, is cut off.
+_LONGEST_REQUEST: Final = 8192
+_REQUEST_SECONDS: Final = 5.0
+# Probes arrive one by one; more connections than these are closed at once.
+_MOST_CONNECTIONS: Final = 32
+
+Answer = tuple[HTTPStatus, dict[str, Any]]
+Handler = Callable[[], Awaitable[Answer]]
 
 
 class Health:
-    """`/health/live`, `/health/ready` and `/status`."""
+    """Answers the three paths."""
 
     def __init__(self, status: Status, outbox: OutboxBroker, relay: Relay) -> None:
         self._status, self._outbox, self._relay = status, outbox, relay
-        self._asking = asyncio.Lock()
+        self._ping_lock = asyncio.Lock()
         self._reason: str | None = None
-        self._asked_at = float("-inf")
+        self._pinged_at = float("-inf")
 
     async def live(self) -> Answer:
-        """Tell whether the loops run; a relay that waits for its broker lives."""
+        """Answer whether all loops run; a relay that is paused is alive."""
         alive = self._status.alive
         return HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, {"live": alive}
 
     async def ready(self) -> Answer:
-        """Tell whether both ends answer."""
+        """Answer whether the database and the broker answer."""
         if (reason := await self._not_ready()) is None:
             return HTTPStatus.OK, {"ready": True}
         return HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": reason}
 
     async def status(self) -> Answer:
-        """Tell the figures; the rows of the tables as they were when last counted."""
+        """Answer with the figures; rows are as they were when last counted."""
         ago = self._status.figures.counted_ago
         return HTTPStatus.OK, {**self._status.as_dict(), "counted_seconds_ago": None if ago is None else round(ago, 1)}
 
     async def _not_ready(self) -> str | None:
         if self._status.state != "running":
-            return self._status.in_words
-        async with self._asking:
-            if time.monotonic() - self._asked_at > _FRESH_SECONDS:
-                self._reason = await self._ask()
-                self._asked_at = time.monotonic()
+            return self._status.description
+        async with self._ping_lock:
+            if time.monotonic() - self._pinged_at > _FRESH_SECONDS:
+                self._reason = await self._ping()
+                self._pinged_at = time.monotonic()
         return self._reason
 
-    async def _ask(self) -> str | None:
+    async def _ping(self) -> str | None:
         if not await self._outbox.ping(_PING_SECONDS):
             return "the database does not answer"
         return None if await self._relay.ping(_PING_SECONDS) else "the broker does not answer"
 
 
+class JsonServer:
+    """Answers GET for some paths, one request per connection."""
+
+    def __init__(self, host: str, port: int, paths: Mapping[str, Handler]) -> None:
+        self._host, self._port, self._paths = host, port, paths
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; raise `OSError` if the address is taken."""
+        self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_LONGEST_REQUEST)
+
+    async def stop(self) -> None:
+        """Stop listening, and cut off open connections."""
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    @property
+    def address(self) -> str:
+        """The `host:port` of the listening socket; port 0 was replaced by a free one."""
+        assert self._server is not None  # noqa: S101 - it was started
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            writer.close()
+            return
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            try:
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                status, body = await self._answer(request.partition(b"\r\n")[0].decode("latin-1"))
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    writer.write(_response(status, body, with_body=not request.startswith(b"HEAD ")))
+                    await writer.drain()
+            finally:
+                writer.close()
+
+    async def _answer(self, request_line: str) -> Answer:
+        match request_line.split(" "):
+            case [("GET" | "HEAD"), target, version] if version.startswith("HTTP/1."):
+                handler = self._paths.get(target.partition("?")[0])
+            case [_, _, version] if version.startswith("HTTP/1."):
+                return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "Only GET and HEAD are allowed."}
+            case _:
+                return HTTPStatus.BAD_REQUEST, {"error": "This is not a request of HTTP/1."}
+        if handler is None:
+            return HTTPStatus.NOT_FOUND, {"error": f"The paths are {', '.join(self._paths)}."}
+        return await handler()
+
+
+def _response(status: HTTPStatus, body: Mapping[str, Any], *, with_body: bool) -> bytes:
+    content = json.dumps(body, default=str).encode() + b"\n"
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + (content if with_body else b"")
+
+
 async def serve(health: Health, address: str) -> JsonServer:
-    """Listen at `host:port`, or at a port of the loopback interface."""
+    """Listen on `host:port`, or on a port of 127.0.0.1."""
     host, port = split_address(address)
     paths = {"/health/live": health.live, "/health/ready": health.ready, "/status": health.status}
-    server = JsonServer(host or _DEFAULT_HOST, port, paths)
+    server = JsonServer(host, port, paths)
     try:
         await server.start()
     except (OSError, OverflowError) as error:
-        raise ProgramError(f"--health cannot listen at {address}: {error}") from error
+        raise ProgramError(f"The health endpoint cannot listen on {address}: {error}") from error
     return server

@@ -1,26 +1,33 @@
-"""What the program logs: a JSON object per line for machines, a line of text for people."""
+"""The log of the program: JSON lines or text, without passwords and without repetitions of libraries."""
 
 import json
 import logging
+import re
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from faststream_outbox.cli.passwords import hide
-from faststream_outbox.cli.repeats import Repeats
+from faststream_outbox.cli.errors import hide
 
 LOGGER: Final = logging.getLogger("faststream_outbox.relay")
 
-# What every record has: anything else was given as `extra`.
-_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# The attributes of every record; any other was given as `extra`.
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, event, message, then what else is known."""
+    """Writes an object per line: time, level, event, message, then the other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
-        extra = {name: _clean(value) for name, value in vars(record).items() if name not in _USUAL}
+        """Return the line of a record."""
+        extra = {name: _clean(value) for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -35,24 +42,24 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, message; a traceback only where somebody debugs."""
+    """Writes time, level and message; a traceback only at level debug."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Return the line of a record."""
         if not self._tracebacks:
             record = logging.makeLogRecord(vars(record) | {"exc_info": None, "exc_text": None})
         return hide(super().format(record))
 
 
 class StderrHandler(logging.Handler):
-    """Writes to what is `sys.stderr` at the moment: a view in the terminal takes its place for a while."""
+    """Writes to the present `sys.stderr`, which the live view replaces while it runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
+        """Write the line of a record."""
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
@@ -60,18 +67,51 @@ class StderrHandler(logging.Handler):
             self.handleError(record)
 
 
+# What differs between two records with the same meaning: counts, ports of clients, addresses of objects.
+_VARYING: Final = re.compile(r"0x[0-9a-f]+|\d+")
+# Often enough that the end of a log shows a problem that lasts.
+_REPEAT_SECONDS: Final = 60.0
+# Bounds the memory; no library writes this many different messages in a minute.
+_MOST_MESSAGES: Final = 1000
+
+
+class RepeatFilter(logging.Filter):
+    """Passes all of our own records, and the same message of a library once a minute.
+
+    Some clients write the same message ten times a second while a server is down.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._written_at: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record."""
+        if record.name.partition(".")[0] == "faststream_outbox":
+            return True
+        message = record.name, _VARYING.sub("", record.getMessage())
+        now = self._clock()
+        if now - self._written_at.get(message, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+            return False
+        if len(self._written_at) >= _MOST_MESSAGES:
+            self._written_at.clear()
+        self._written_at[message] = now
+        return True
+
+
 def set_up_logging(*, level: str, json_lines: bool) -> None:
-    """Send every log of the process one way: our own from `level` up, those of libraries from WARNING up."""
+    """Write all logs of the process to stderr: ours from `level` up, those of libraries from WARNING up."""
     handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if json_lines else TextFormatter(tracebacks=level == "debug"))
     number = logging.getLevelNamesMapping()[level.upper()]
     handler.setLevel(number)
     if level != "debug":
-        handler.addFilter(Repeats())
+        handler.addFilter(RepeatFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
-    # Others listen here too, whatever is printed.
+    # The logger itself stays at INFO for other handlers, such as those of a tracing library.
     LOGGER.setLevel(min(number, logging.INFO))
 
 

@@ -1,35 +1,56 @@
-"""The outbox that is relayed: its tables, its connections, and whether they are there."""
+"""The outbox that a command works on: its engine, its tables, and the check that they exist."""
 
+from importlib.util import find_spec
 from typing import Final
 
-from sqlalchemy import MetaData
+from sqlalchemy import URL, MetaData, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.cli.dsn import database_url
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.settings import RelaySettings
+from faststream_outbox.cli.settings import ConnectionSettings, RelaySettings
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.storage import make_dlq_table, make_outbox_table, make_shards_table
 from faststream_outbox.storage.errors import sqlstate
 from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, Ordering
 
-# Two to claim and to settle, one to notify; one to count the rows and one for the health check, which so never take
-# a connection from the rows. LISTEN has one outside the pool.
+# The faster driver first.
+_DRIVERS: Final = ("asyncpg", "psycopg")
+# Two to claim and to settle, one to notify, one to count rows and one for the health check: counting and health never
+# take a connection from the rows. LISTEN has one outside the pool.
 _CONNECTIONS: Final = 5
 _NO_SUCH_TABLE: Final = "42P01"
 
 
-def make_engine(settings: RelaySettings) -> AsyncEngine:
-    """Make the connections of one relay."""
+def make_engine(settings: ConnectionSettings) -> AsyncEngine:
+    """Return the engine of one process."""
     return create_async_engine(database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0)
 
 
+def database_url(dsn: str) -> URL:
+    """Return the DSN as a URL of SQLAlchemy, with a driver that is installed."""
+    url = make_url(dsn)
+    url = url.set(drivername=f"postgresql+{_installed(url.drivername.partition('+')[2])}")
+    if url.drivername == "postgresql+asyncpg":
+        # asyncpg calls libpq's sslmode ssl.
+        url = url.set(query={"ssl" if name == "sslmode" else name: value for name, value in url.query.items()})
+    return url
+
+
+def _installed(wanted: str) -> str:
+    drivers = [wanted] if wanted else _DRIVERS
+    for driver in drivers:
+        if find_spec(driver):
+            return driver
+    names, extra = " or ".join(drivers), drivers[0]
+    raise ProgramError(f"Postgres needs {names}, which is not installed: pip install 'faststream-outbox[{extra}]'.")
+
+
 def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsRecorder) -> OutboxBroker:
-    """Make the outbox of some settings."""
-    metadata, schema = MetaData(), settings.schema
+    """Return the outbox of some settings, not connected yet."""
+    metadata, schema = MetaData(), settings.schema_name
     shared = settings.ordering == "hash-shards"
     try:
         return OutboxBroker(
@@ -46,33 +67,32 @@ def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsR
 
 
 def make_ordering(settings: RelaySettings) -> Ordering:
-    """Make the strategy of some settings."""
+    """Return the ordering strategy of some settings."""
     match settings.ordering:
         case "head-lease":
             return HeadLease()
         case "advisory-locks":
             return AdvisoryLocks()
         case "hash-shards":
-            try:
-                return HashShards(count=settings.shards)
-            except ValueError as error:
-                raise UsageError(f"--shards: {error}") from error
+            with settings.blame("shards"):
+                ordering = HashShards(count=settings.shards)
+            return ordering  # noqa: RET504 - mypy takes a `with` that returns for one that may not
 
 
 async def check_tables(outbox: OutboxBroker) -> None:
-    """Refuse a database that cannot be reached, or that lacks a table."""
+    """Raise `ProgramError` if the database cannot be reached or lacks a table."""
     for table, error in await outbox.client.look():
         if sqlstate(error) == _NO_SUCH_TABLE:
             raise ProgramError(
                 f"{table} is not in the database: create it by a migration of the service that publishes, "
-                "or name the right one by --table, --schema, --dlq-table or --shards-table."
+                "or name another by --table, --schema, --dlq-table or --shards-table."
             ) from error
-        raise ProgramError(f"{table} cannot be read: {in_words(error)}") from error
+        raise ProgramError(f"{table} cannot be read: {describe_error(error)}") from error
 
 
-def in_words(error: Exception) -> str:
-    """Tell an error of the database in a line, without the statement."""
+def describe_error(error: Exception) -> str:
+    """Return the first line of an error, without SQLAlchemy's statement and class name."""
     text = str(error.orig if isinstance(error, DBAPIError) and error.orig is not None else error).strip()
-    name, _, rest = text.partition("'>: ")  # as SQLAlchemy wraps asyncpg's
+    name, _, rest = text.partition("'>: ")
     line = (rest if rest and name.startswith("<class") else text).partition("\n")[0]
     return line or type(error).__name__

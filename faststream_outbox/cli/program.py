@@ -1,4 +1,4 @@
-"""A relay from its start to its end: made of its settings, watched, and drained when somebody asks for it."""
+"""One relay as a process: made from its settings, checked, started, watched, and drained on a signal."""
 
 import asyncio
 import signal
@@ -12,41 +12,42 @@ from typing import TYPE_CHECKING, Any, Final
 from faststream_outbox.broker.backlog import BacklogWatch
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.brokers import make_broker
-from faststream_outbox.cli.errors import ProgramError, UsageError
-from faststream_outbox.cli.figures import Figures
+from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.health import Health, serve
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.outbox import check_tables, in_words, make_engine, make_ordering, make_outbox
-from faststream_outbox.cli.progress import ProgressLines
-from faststream_outbox.cli.routes import make_route
-from faststream_outbox.cli.settings import RelaySettings
-from faststream_outbox.cli.status import Status
+from faststream_outbox.cli.outbox import check_tables, describe_error, make_engine, make_ordering, make_outbox
+from faststream_outbox.cli.settings import RelaySettings, make_route
+from faststream_outbox.cli.status import Figures, ProgressLines, Status
 from faststream_outbox.relay import Relay
+from faststream_outbox.relay.targets import make_target
 
 if TYPE_CHECKING:
     from faststream_outbox.runtime.loop import Loop
 
-# Counting reads the whole table: seldom, and where somebody watches a little more often. A count that takes long is
-# followed by a long rest.
+# Counting reads the whole table: more often only where a person looks at the view. `BacklogWatch` waits longer after a
+# count that took long.
 _COUNT_SECONDS: Final = 10.0
-_COUNT_SECONDS_WATCHED: Final = 2.0
+_COUNT_SECONDS_WITH_VIEW: Final = 2.0
+# How long `check` waits for the broker; some clients try for minutes.
+_CHECK_SECONDS: Final = 15.0
 
 
 class Program:
-    """One relay, and all that belongs to it."""
+    """A relay, its outbox, the broker that it sends to, and its status."""
 
     def __init__(self, settings: RelaySettings) -> None:
         self.settings = settings
         self.figures = Figures(settings.routes)
         self.engine = make_engine(settings)
         self.outbox = make_outbox(settings, self.engine, self.figures)
-        self.to = make_broker(settings.to, LOGGER)
+        with settings.blame("to"):
+            self.to = make_broker(settings.to, LOGGER)
         self.relay = make_relay(settings, self.outbox, self.to)
         self.status = Status(self.relay, self.figures, settings.to.url)
 
     async def run(self) -> int:
-        """Relay until a signal comes; returns the exit code."""
-        if self._watches and not find_spec("rich"):
+        """Relay until a signal arrives, and return the exit code."""
+        if self._has_view and not find_spec("rich"):
             raise ProgramError("The live view needs rich: pip install 'faststream-outbox[cli]', or give --no-progress.")
         stop = asyncio.Event()
         _drain_on_signals(stop)
@@ -55,17 +56,17 @@ class Program:
             if self.settings.health is not None:
                 server = await serve(Health(self.status, self.outbox, self.relay), self.settings.health)
                 stack.push_async_callback(server.stop)
-                LOGGER.info("Health is told at port %s.", server.port, extra={"event": "health_served"})
+                LOGGER.info("Health endpoint listening on %s.", server.address, extra={"event": "health_served"})
             stack.push_async_callback(self.relay.stop)
             if not await self._start(stop):
                 return 0
             async with self._watched():
                 await stop.wait()
             await self._drain()
-        return 1 if self.figures.cut_short else 0
+        return 1 if self.figures.drain_timed_out else 0
 
     async def _start(self, stop: asyncio.Event) -> bool:
-        """Start the relay, unless we are stopped first: the database and the broker may take long to answer."""
+        """Start the relay, and return False if `stop` was set first: database and broker may take long to answer."""
         starting, stopping = asyncio.create_task(self._check_and_start()), asyncio.create_task(stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -81,24 +82,28 @@ class Program:
 
     async def _check_and_start(self) -> None:
         await check_tables(self.outbox)
-        self._warn()
+        if self.settings.dlq_table is None:
+            LOGGER.warning(
+                "There is no dead-letter table: a message that the broker refuses is deleted, unless its key is "
+                "parked. Name a table by --dlq-table.",
+                extra={"event": "no_dead_letters"},
+            )
         try:
             await self.relay.start()
         except Exception as error:
-            raise ProgramError(f"The relay cannot be started: {in_words(error)}") from error
+            raise ProgramError(f"The relay cannot start: {describe_error(error)}") from error
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
-        """Count and tell, meanwhile."""
+        """Count the rows and report progress, in a view or in the log."""
         monitor = self.outbox.config.broker_config.monitor("relay", self.figures.queues)
         store: Any = self.outbox.config.broker_config.store
-        watched = self._watches
-        interval = _COUNT_SECONDS_WATCHED if watched else _COUNT_SECONDS
+        interval = _COUNT_SECONDS_WITH_VIEW if self._has_view else _COUNT_SECONDS
         loops: list[Loop] = [BacklogWatch(store, self.figures.queues, monitor, interval=interval)]
-        if watched:
-            from faststream_outbox.cli.view import ProgressView, make_console  # noqa: PLC0415 - needs rich
+        if self._has_view:
+            from faststream_outbox.cli.view import ProgressView  # noqa: PLC0415 - needs rich
 
-            loops.append(ProgressView(self.status, monitor, make_console()))
+            loops.append(ProgressView(self.status, monitor))
         else:
             loops.append(ProgressLines(self.status, monitor, interval=self.settings.progress_interval))
         for loop in loops:
@@ -110,44 +115,80 @@ class Program:
                 await loop.stop()
 
     @property
-    def _watches(self) -> bool:
+    def _has_view(self) -> bool:
         return sys.stderr.isatty() if self.settings.progress is None else self.settings.progress
 
     async def _drain(self) -> None:
         self.status.phase = "stopping"
-        LOGGER.info("Stopping: what is on its way is confirmed first.", extra={"event": "relay_stopping"})
+        message = "Stopping: waiting until the broker has confirmed the messages that were sent."
+        LOGGER.info(message, extra={"event": "relay_stopping"})
         await self.relay.stop()
         relayed = self.figures.relayed.total()
         LOGGER.info("%s rows were relayed.", f"{relayed:,}", extra={"event": "relay_stopped", "relayed": relayed})
 
-    def _warn(self) -> None:
-        if self.settings.dlq_table is None:
-            LOGGER.warning(
-                "There is no dead-letter table: a message that the broker refuses is deleted, unless its key is "
-                "parked. Name one by --dlq-table.",
-                extra={"event": "no_dead_letters"},
-            )
+    async def check(self) -> AsyncIterator[tuple[bool, str]]:
+        """Relay nothing; return for settings, tables and broker whether each is right, with a sentence."""
+        number = len(self.settings.routes)
+        try:
+            yield True, f"{number} route{'' if number == 1 else 's'} to {self.status.to}"
+            yield await self._check_database()
+            yield await self._check_broker()
+        finally:
+            await self.outbox.stop()
+            await self.engine.dispose()
+
+    async def _check_database(self) -> tuple[bool, str]:
+        try:
+            await check_tables(self.outbox)
+            if not find_spec("alembic"):
+                return True, "the tables can be read; install 'faststream-outbox[validate]' to compare their columns"
+            await self.outbox.validate_schema()
+        except (ProgramError, RuntimeError) as error:
+            return False, str(error)
+        return True, "the tables have the right columns"
+
+    async def _check_broker(self) -> tuple[bool, str]:
+        silent = (
+            False,
+            (
+                f"{self.status.to} did not answer within {_CHECK_SECONDS:g} seconds: check that it runs and that this "
+                "machine can reach it"
+            ),
+        )
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await self.to.connect()
+        except TimeoutError:
+            return silent
+        except Exception as error:  # noqa: BLE001 - each client raises its own errors
+            return False, f"{self.status.to} cannot be reached: {describe_error(error)}"
+        try:
+            return (True, "the broker answers") if await self.to.ping(timeout=_CHECK_SECONDS) else silent
+        finally:
+            await self.to.stop()
 
 
 def make_relay(settings: RelaySettings, outbox: OutboxBroker, to: Any) -> Relay:
-    """Make the relay of some settings."""
-    try:
-        return Relay(
+    """Return the relay of some settings, not started yet."""
+    ordering = make_ordering(settings)
+    with settings.blame("to"):
+        target = make_target(to)
+    with settings.blame("routes"):
+        relay = Relay(
             outbox,
-            to=to,
-            routes={queue: make_route(queue, destination) for queue, destination in settings.routes.items()},
+            to=target,
+            routes={queue: make_route(destination) for queue, destination in settings.routes.items()},
             source=settings.source,
-            ordering=make_ordering(settings),
+            ordering=ordering,
             on_dead=settings.on_dead,
             lease_ttl_seconds=settings.lease_ttl,
             cloudevents=settings.cloudevents,
         )
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from error
+    return relay  # noqa: RET504 - mypy takes a `with` that returns for one that may not
 
 
 def _drain_on_signals(stop: asyncio.Event) -> None:
-    """Have the first signal drain, and the second end us at once."""
+    """Have the first SIGTERM or SIGINT drain, and the second end the process at once."""
     loop, wanted = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 
     def drain(_number: int, _frame: FrameType | None) -> None:

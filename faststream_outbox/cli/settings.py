@@ -1,105 +1,328 @@
-"""What a relay is told: by the command line, by a file, and by defaults, in this order."""
+"""The settings of every command: read from options, `OUTBOX_…` variables and a TOML file, in this order."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar
 
-from faststream_outbox.cli.environment import resolve
-from faststream_outbox.cli.errors import UsageError
-from faststream_outbox.cli.file import read_file
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
-OrderingName = Literal["head-lease", "advisory-locks", "hash-shards"]
+from faststream_outbox.cli.errors import UsageError, remember_secret, suggest
+from faststream_outbox.relay import Route, by_header
+from faststream_outbox.storage.checks import check_name
 
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ordering": ("head-lease", "advisory-locks", "hash-shards"),
-    "on_dead": ("skip", "park"),
-    "log_level": ("debug", "info", "warning", "error"),
-    "log_format": ("auto", "json", "text"),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class To:
-    """The broker that rows go to: where it is, what its client is told, and how one gets in."""
-
-    url: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    security: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaySettings:
-    """A relay, before anything of it is made. The defaults are those of `Relay` and `OutboxBroker`."""
-
-    dsn: str = field(repr=False)
-    to: To = field(repr=False)
-    routes: Mapping[str, str]
-    source: str | None = None
-    table: str = "outbox"
-    schema: str | None = None
-    dlq_table: str | None = None
-    shards_table: str = "outbox_shards"
-    ordering: OrderingName = "head-lease"
-    shards: int = 16
-    on_dead: Literal["skip", "park"] = "skip"
-    cloudevents: bool = False
-    lease_ttl: float = 60.0
-    graceful_timeout: float = 15.0
-    log_level: str = "info"
-    log_format: Literal["auto", "json", "text"] = "auto"
-    # None: where there is a terminal.
-    progress: bool | None = None
-    # Often enough to draw a chart of, seldom enough to be read.
-    progress_interval: float = 10.0
-    health: str | None = None
+_Settings = TypeVar("_Settings", bound=BaseSettings)
+_ENV_PREFIX: Final = "OUTBOX_"
+_REFERENCE: Final = "env:"
+_HEADER: Final = "header:"
 
 
-def make_settings(given: Mapping[str, Any], file: Path | None) -> RelaySettings:
-    """Put together what was given and what is in the file; the routes of both, queue by queue."""
-    written = read_file(file) if file else {}
-    chosen = written | {name: value for name, value in given.items() if value is not None}
-    chosen["routes"] = {**written.get("routes", {}), **(given.get("routes") or {})}
-    _check_complete(chosen)
-    for name, choices in CHOICES.items():
-        if name in chosen and chosen[name] not in choices:
-            raise UsageError(f"{_option(name)} is {_either(choices)}, not {chosen[name]!r}.")
-    if chosen.get("health") is not None:
-        split_address(chosen["health"])
-    chosen["dsn"] = resolve("dsn", chosen["dsn"])
-    chosen["to"] = _read_to(chosen["to"])
-    return RelaySettings(**chosen)
+def _resolve(value: Any) -> Any:
+    """Return the variable that `env:NAME` names, also inside tables and lists; return other values unchanged."""
+    match value:
+        case dict():
+            return {name: _resolve(each) for name, each in value.items()}
+        case list():
+            return [_resolve(each) for each in value]
+        case str() if value.startswith(_REFERENCE):
+            name = value.removeprefix(_REFERENCE)
+            found = os.environ.get(name)
+            if not found:
+                raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
+            if "://" not in found:  # only a part of a URL is secret, and `hide` finds that part
+                remember_secret(found)
+            return found
+    return value
+
+
+def _check_dsn(dsn: str) -> None:
+    try:
+        url = make_url(dsn)
+    except (ArgumentError, ValueError):
+        # The text is not repeated: it may be a password.
+        raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
+    remember_secret(None if url.password is None else str(url.password))
+    dialect, _, driver = url.drivername.partition("+")
+    if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
+        raise ValueError(
+            f"{url.drivername}:// is not Postgres; write postgresql://…, postgresql+asyncpg://… or "
+            "postgresql+psycopg://…"
+        )
+
+
+def make_route(destination: str) -> Route:
+    """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
+    if not destination.startswith(_HEADER):
+        return destination
+    name, bar, default = destination.removeprefix(_HEADER).partition("|")
+    if not name or (bar and not default):
+        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
+    return by_header(name, default=default or None)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Read `host:port`, or a port, which has no host."""
+    """Split `host:port`; a port alone is one of 127.0.0.1."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
-        raise UsageError(f"--health {address!r} is no address: host:port, or a port.")
-    return host.strip("[]"), int(port)
+        raise ValueError(f"{address!r} is not an address; write host:port, or a port")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _read_to(to: str | Mapping[str, Any]) -> To:
-    table = resolve("to", {"url": to} if isinstance(to, str) else to)
-    if "url" not in table:
-        raise UsageError('[to] has no url: url = "kafka://host:9092".')
-    return To(**table)
+def _pass_to(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that calls `check`, which may raise `ValueError`, and keeps the value."""
+
+    def validate(value: str) -> str:
+        check(value)
+        return value
+
+    return AfterValidator(validate)
 
 
-def _check_complete(chosen: Mapping[str, Any]) -> None:
-    if not chosen.get("dsn"):
-        raise UsageError(
-            "There is no database: set OUTBOX_DSN=postgresql://…, or give --dsn, or write dsn into the --config file."
-        )
-    if not chosen.get("to"):
-        raise UsageError("There is no broker to send to: --to kafka://host:9092, or to = … in the file of --config.")
-    if not chosen["routes"]:
-        raise UsageError("There is no route: --route queue=destination, or [routes] in the file of --config.")
+Text = Annotated[str, BeforeValidator(_resolve)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+class _Table(BaseModel):
+    """A table of the TOML file below the top."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _either(choices: tuple[str, ...]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+class Security(_Table):
+    """`[to.security]`: how the program logs in to the broker that it sends to."""
+
+    mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
+    username: Text | None = None
+    password: Annotated[Text, _pass_to(remember_secret)] = Field(default="", repr=False)
+    # None stands for: if there is a file of certificates.
+    tls: bool | None = None
+    ca_file: Text | None = None
+    cert_file: Text | None = None
+    key_file: Text | None = None
+
+
+class Target(_Table):
+    """`[to]`: the broker that rows are sent to, the arguments of its FastStream class, and how to log in."""
+
+    url: Text = Field(repr=False)
+    options: Annotated[dict[str, Any], BeforeValidator(_resolve)] = Field(default_factory=dict, repr=False)
+    security: Security | None = None
+
+
+class ConnectionSettings(BaseSettings):
+    """The outbox that a command works on. A command with more settings extends this class.
+
+    The description of a field is its text in `--help` and in the documentation.
+
+    Example:
+        settings = ConnectionSettings.load({"table": "outbox"}, Path("relay.toml"))
+
+    """
+
+    model_config = SettingsConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        env_prefix=_ENV_PREFIX,
+        env_prefix_target="all",
+        env_ignore_empty=True,
+    )
+
+    dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
+        repr=False,
+        examples=["postgresql://user@host:5432/database"],
+        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME.",
+    )
+    table: str = Field(default="outbox", description="The table of the outbox.")
+    schema_name: str | None = Field(default=None, alias="schema", description="The schema of the tables.")
+    dlq_table: str | None = Field(
+        default=None, description="The dead-letter table. Without one, dead messages are deleted."
+    )
+    shards_table: str = Field(default="outbox_shards", description="The table of shards, for hash-shards.")
+
+    # By key: the option, the variable, or the file and the key that set it.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def load(cls, options: Mapping[str, Any], file: Path | None = None) -> Self:
+        """Read the settings of a command; raise `UsageError` that names the option, variable or key that is wrong.
+
+        An option that is None was not given. The routes of all sources are merged, queue by queue.
+        """
+        origins: dict[str, str] = {}
+        sources = list(_sources(cls, options, file))
+        # Each source is validated alone first: this shows which of them holds a wrong value.
+        for source in sources:
+            try:
+                _build(cls, source.values)
+            except ValidationError as error:
+                for each in error.errors(include_url=False):
+                    if not _is_ignored(each, origins):
+                        raise UsageError(_describe(cls, source, each)) from error
+            for key in source.values():
+                if key not in origins:
+                    origins[key] = source.name((key,))
+                elif key == "routes":  # the routes of all sources are used
+                    origins[key] += f" or {source.name((key,))}"
+        try:
+            settings = _build(cls, *(source.values for source in sources))
+        except ValidationError as error:
+            raise UsageError(_describe_missing(cls, str(error.errors()[0]["loc"][0]))) from error
+        settings._origins.update(origins)  # noqa: SLF001 - of this class
+        return settings
+
+    @contextmanager
+    def blame(self, key: str) -> Iterator[None]:
+        """Turn an error about a value into a `UsageError` that names where the setting `key` came from."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
+
+
+class ServiceSettings(ConnectionSettings):
+    """The settings of a command that runs until it is stopped."""
+
+    graceful_timeout: Seconds = Field(default=15.0, description="Seconds to wait for sent messages when stopped.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The lowest level that is logged: debug, info, warning or error."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="json, text, or auto: text in a terminal and JSON elsewhere."
+    )
+    progress: bool | None = Field(default=None, description="Show a live view; by default in a terminal.")
+    # Often enough to draw a chart, seldom enough to read.
+    progress_interval: Seconds = Field(default=10.0, description="Seconds between two lines of progress in the log.")
+    health: Annotated[str, _pass_to(split_address)] | None = Field(
+        default=None, description="Serve the health endpoint on host:port, or on a port of 127.0.0.1."
+    )
+
+
+class RelaySettings(ServiceSettings):
+    """The settings of `faststream-outbox relay`; the defaults are those of `Relay` and `OutboxBroker`."""
+
+    to: Annotated[Target, NoDecode, BeforeValidator(lambda to: {"url": to} if isinstance(to, str) else to)] = Field(
+        examples=["kafka://host:9092"],
+        description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
+        "redis://… or rediss://…; or env:NAME.",
+    )
+    routes: dict[str, Annotated[str, _pass_to(make_route)]] = Field(
+        min_length=1,
+        examples=["queue=destination"],
+        description="Where the rows of each queue go: a destination, or header:name to read it from a header.",
+    )
+    source: Annotated[str, _pass_to(partial(check_name, "source"))] | None = Field(
+        default=None, description="The name of this outbox in outbox_id; by default its table. Never change it."
+    )
+    cloudevents: bool = Field(default=False, description="Add the headers of CloudEvents 1.0.")
+    ordering: Literal["head-lease", "advisory-locks", "hash-shards"] = Field(
+        default="head-lease", description="How several nodes share keys: head-lease, advisory-locks or hash-shards."
+    )
+    shards: int = Field(default=16, description="The number of shards of hash-shards.")
+    on_dead: Literal["skip", "park"] = Field(
+        default="skip", description="What to do when the broker refuses a message: skip it, or park its key."
+    )
+    lease_ttl: Seconds = Field(default=60.0, description="Seconds until other nodes claim the rows of a dead node.")
+
+
+class _Source(NamedTuple):
+    values: PydanticBaseSettingsSource
+    # Returns how the user wrote the setting at a location.
+    name: Callable[[tuple[str, ...]], str]
+
+
+def key_of(model: type[BaseModel], field: str) -> str:
+    """Return the name of a field in options, variables and the file."""
+    return model.model_fields[field].alias or field
+
+
+def _option(key: str) -> str:
+    return "--route" if key == "routes" else f"--{key.replace('_', '-')}"
+
+
+def _variable(key: str) -> str:
+    return f"{_ENV_PREFIX}{key.upper()}"
+
+
+def _sources(cls: type[BaseSettings], options: Mapping[str, Any], file: Path | None) -> Iterator[_Source]:
+    """Return the sources, the one that wins first."""
+    given = {key: value for key, value in options.items() if value is not None}
+    yield _Source(InitSettingsSource(cls, given), lambda at: _option(at[0]))
+    try:
+        environment = EnvSettingsSource(cls)
+        environment()
+    except SettingsError as error:
+        # The only variable that holds JSON.
+        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
+    yield _Source(environment, lambda at: _variable(at[0]))
+    if file is not None:
+        yield _Source(InitSettingsSource(cls, _read_toml(file)), lambda at: f"{file}: {'.'.join(at)}")
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    # The TOML source of pydantic-settings ignores a file that is missing or a pipe; here the first is an error and the
+    # second is read.
+    try:
+        found = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise UsageError(f"{file}: this file cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: this file is not TOML: {error}.") from error
+    # A key may be written as its option is: on-dead.
+    return {key.replace("-", "_"): value for key, value in found.items()}
+
+
+def _build(cls: type[_Settings], *sources: PydanticBaseSettingsSource) -> _Settings:
+    return cls(_build_sources=(sources, {}))
+
+
+def _is_ignored(error: ErrorDetails, set_before: Mapping[str, str]) -> bool:
+    """Return whether another source may complete this one, or has replaced the incomplete value."""
+    kind, at = error["type"], error["loc"]
+    if kind in ("missing", "too_short") and len(at) == 1:
+        return True
+    return kind in ("missing", "unset_variable") and at[0] in set_before
+
+
+def _describe(cls: type[BaseSettings], source: _Source, error: ErrorDetails) -> str:
+    at = tuple(str(each) for each in error["loc"])
+    where = source.name(at)
+    match error["type"]:
+        case "extra_forbidden":
+            tables: dict[tuple[str, ...], type[BaseModel]] = {("to",): Target, ("to", "security"): Security}
+            table = tables.get(at[:-1], cls)
+            known = [key_of(table, name) for name in table.model_fields]
+            return f"{where}: this key is unknown; {suggest(at[-1], known)}"
+        case "missing":
+            return f'{where}: this key is missing; write url = "kafka://host:9092".'
+        case "value_error":
+            return f"{where}: {str(error['ctx']['error']).rstrip('.')}."
+        case "unset_variable":
+            return f"{where}: {error['msg']}."
+    expected = error["msg"].replace("Input should be", "this must be")
+    # A DSN and what belongs to a broker may hold a password.
+    given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"
+    return f"{where}: {expected}{given}."
+
+
+def _describe_missing(cls: type[BaseSettings], key: str) -> str:
+    [example] = cls.model_fields[key].examples or [""]
+    return (
+        f"{key} is not set: give {_option(key)} {example}, or set {_variable(key)}, or write {key} into the file of "
+        "--config."
+    )

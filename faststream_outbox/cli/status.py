@@ -1,47 +1,173 @@
-"""How a relay is at the moment: what it does, and what it waits for."""
+"""The status of a running relay: its counts, its state, and the lines of progress in the log."""
 
-from typing import Any, Literal
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
-from faststream_outbox.cli.figures import Figures
-from faststream_outbox.cli.passwords import hide
+from faststream_outbox.cli.errors import hide
 from faststream_outbox.relay import Relay
+from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
+from faststream_outbox.storage import QueueStats
+
+# Over fewer seconds a rate jumps, over more it lags behind.
+_RATE_SECONDS: Final = 5
 
 Phase = Literal["starting", "running", "stopping"]
 
 
+class Figures:
+    """A metrics recorder that counts the rows of the queues of one relay."""
+
+    def __init__(self, queues: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.queues = tuple(queues)
+        self.relayed: Counter[str] = Counter()
+        self.retried: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.backlog: dict[str, QueueStats] = {}
+        # Whether `graceful_timeout` ended before all rows were settled.
+        self.drain_timed_out = False
+        self._clock = clock
+        self._started_at = clock()
+        self._counted_at: float | None = None
+        self._relayed_by_second: Counter[tuple[str, int]] = Counter()
+
+    def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
+        """Count an event of the outbox."""
+        queue = tags.get("queue", "")
+        match event:
+            case "acked":
+                self.relayed[queue] += 1
+                self._relayed_by_second[queue, int(self._clock())] += 1
+            case "nacked_retried":
+                self.retried[queue] += 1
+            case "nacked_terminal":
+                self.refused[queue] += 1
+            case "backlog":
+                self._counted_at = self._clock()
+                if queue in self.queues:
+                    self.backlog[queue] = QueueStats(**{name: tags[name] for name in QueueStats.__dataclass_fields__})
+            case "drain_timeout":
+                self.drain_timed_out = True
+
+    def per_second(self, *queues: str) -> float:
+        """Return the rows of some queues, or of all, that were relayed per second lately."""
+        now = self._clock()
+        for old in [each for each in self._relayed_by_second if each[1] < int(now) - _RATE_SECONDS]:
+            del self._relayed_by_second[old]
+        wanted = queues or self.queues
+        counts = self._relayed_by_second.items()
+        lately = sum(count for (queue, second), count in counts if queue in wanted and second < int(now))
+        return lately / min(_RATE_SECONDS, max(1.0, now - self._started_at))
+
+    @property
+    def counted_ago(self) -> float | None:
+        """The seconds since the rows of the tables were counted."""
+        return None if self._counted_at is None else self._clock() - self._counted_at
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """The rows that were relayed, retried and refused."""
+        return self.relayed.total(), self.retried.total(), self.refused.total()
+
+    @property
+    def lag(self) -> float | None:
+        """How long the oldest row has been due that is ready or in flight; None if there is no such row."""
+        return max((lag for each in self.backlog.values() if (lag := _lag(each)) is not None), default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures, for JSON."""
+        relayed, retried, refused = self.totals
+        return {
+            "relayed": relayed,
+            "per_second": round(self.per_second(), 1),
+            "retried": retried,
+            "refused": refused,
+            "lag_seconds": self.lag,
+            "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
+        }
+
+    def _queue_as_dict(self, queue: str) -> dict[str, Any]:
+        figures: dict[str, Any] = {"relayed": self.relayed[queue], "per_second": round(self.per_second(queue), 1)}
+        if stats := self.backlog.get(queue):
+            figures |= {
+                "ready": stats.ready,
+                "lag_seconds": _lag(stats),
+                "scheduled": stats.scheduled,
+                "in_flight": stats.in_flight,
+                "blocked": stats.blocked,
+                "blocked_keys": stats.blocked_keys,
+                "parked_keys": stats.parked_keys,
+                "dead": stats.dead,
+            }
+        return figures
+
+
+def _lag(stats: QueueStats) -> float | None:
+    return None if stats.oldest_due_age is None else round(stats.oldest_due_age, 3)
+
+
 class Status:
-    """What is known of a running relay, in one place for all who tell it."""
+    """The state of a relay and its figures, for the view, the log and the health endpoint."""
 
     def __init__(self, relay: Relay, figures: Figures, to: str) -> None:
         self.figures = figures
         self.phase: Phase = "starting"
-        # Without a password.
+        # The URL of the broker, without its password.
         self.to = hide(to)
         self._relay = relay
 
     @property
     def state(self) -> Literal["starting", "running", "paused", "stopping"]:
-        """In one word."""
+        """The phase, or "paused" while the broker is down."""
         return "paused" if self.phase != "stopping" and self._relay.paused else self.phase
 
     @property
     def alive(self) -> bool:
-        """Whether every loop runs that should."""
+        """Whether all loops of a started relay run."""
         return self.phase != "running" or self._relay.alive
 
     @property
     def reason(self) -> str:
-        """Why it pauses."""
+        """Why the relay is paused."""
         return hide(str(self._relay.pause_reason or ""))
 
     @property
-    def in_words(self) -> str:
-        """In a few words."""
+    def description(self) -> str:
+        """The state, with the reason of a pause."""
         return f"paused: the broker is down: {self.reason}" if self.state == "paused" else self.state
 
     def as_dict(self) -> dict[str, Any]:
-        """Tell all of it, for machines."""
-        told: dict[str, Any] = {"state": self.state, "to": self.to, **self.figures.as_dict()}
+        """Return the state and all figures, for JSON."""
+        status: dict[str, Any] = {"state": self.state, "to": self.to, **self.figures.as_dict()}
         if self.state == "paused":
-            told["reason"] = self.reason
-        return told
+            status["reason"] = self.reason
+        return status
+
+
+class ProgressLines(Loop):
+    """Logs the figures at an interval, if they have changed or rows wait."""
+
+    failure_event = "progress_failed"
+    task = "Logging the progress"
+
+    def __init__(self, status: Status, monitor: Monitor, *, interval: float) -> None:
+        super().__init__(monitor)
+        self._status = status
+        self._interval = interval
+        self._logged: object = ("running", (0, 0, 0), None)
+
+    async def step(self) -> None:
+        """Wait for the interval, then log."""
+        await asyncio.sleep(self._interval)
+        # The lag grows while rows wait, so that they are logged again.
+        current = (self._status.state, self._status.figures.totals, self._status.figures.lag)
+        if current == self._logged:
+            return
+        self._logged = current
+        figures = self._status.as_dict()
+        message = f"{figures['relayed']:,} rows relayed, {figures['per_second']:,.0f} per second."
+        self._monitor.report("relay_progress", message, level=logging.INFO, **figures)

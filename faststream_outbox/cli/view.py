@@ -1,4 +1,4 @@
-"""What is seen in a terminal while a relay runs."""
+"""The live view of a relay in a terminal."""
 
 import asyncio
 from typing import Final
@@ -13,48 +13,50 @@ from faststream_outbox.cli.status import Status
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
 
-# Twice a second looks alive, and costs nothing.
+# Twice a second looks live and costs little.
 _REDRAW_SECONDS: Final = 0.5
 _COLUMNS: Final = ("relayed", "per s", "ready", "lag", "in flight", "blocked keys", "parked keys", "dead")
 _COLOURS: Final = {"running": "green", "paused": "red", "starting": "yellow", "stopping": "yellow"}
 
 
 class ProgressView(Loop):
-    """Redraws a table at the bottom of the terminal; the log goes by above it."""
+    """Redraws a table at the bottom of the terminal; the log scrolls above it."""
 
     failure_event = "progress_failed"
     task = "Drawing the progress"
 
-    def __init__(self, status: Status, monitor: Monitor, console: Console) -> None:
+    def __init__(self, status: Status, monitor: Monitor) -> None:
         super().__init__(monitor)
         self._status = status
+        # On stderr like the log, so that neither overwrites the other.
+        console = Console(stderr=True)
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=True, redirect_stdout=False)
 
     def start(self) -> None:
-        """Take the bottom of the terminal."""
+        """Take over the bottom of the terminal."""
         self._live.start()
         super().start()
 
     async def stop(self) -> None:
-        """Leave the last picture, and give the terminal back."""
+        """Draw a last time, and release the terminal."""
         await super().stop()
-        self._live.update(picture(self._status), refresh=True)
+        self._live.update(draw(self._status), refresh=True)
         self._live.stop()
 
     async def step(self) -> None:
-        """Draw, and rest."""
-        self._live.update(picture(self._status), refresh=True)
+        """Draw, then wait."""
+        self._live.update(draw(self._status), refresh=True)
         await asyncio.sleep(_REDRAW_SECONDS)
 
 
-def picture(status: Status) -> RenderableType:
-    """Draw a line for the relay, and one for each queue."""
+def draw(status: Status) -> RenderableType:
+    """Return the lines of the relay, and a table with a row for each queue."""
     figures = status.figures
-    relayed, retried, refused = figures.done
+    relayed, retried, refused = figures.totals
     head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(f"{status.state}", style=_COLOURS[status.state]).append(status.in_words.removeprefix(status.state))
-    told = f"to {status.to}   {relayed:,} relayed   {figures.per_second():,.0f} rows/s"
-    told += f"   lag {_age(figures.lag)}   {retried:,} tried again   {refused:,} refused"
+    head.append(f"{status.state}", style=_COLOURS[status.state]).append(status.description.removeprefix(status.state))
+    line = f"to {status.to}   {relayed:,} relayed   {figures.per_second():,.0f} rows/s"
+    line += f"   lag {_age(figures.lag)}   {retried:,} retried   {refused:,} refused"
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     table.add_column("queue", no_wrap=True)
     for column in _COLUMNS:
@@ -68,7 +70,7 @@ def picture(status: Status) -> RenderableType:
         counts = (stats.in_flight, stats.blocked_keys, stats.parked_keys, stats.dead)
         waiting = (f"{stats.ready:,}", _age(stats.oldest_due_age))
         table.add_row(queue, *done, *waiting, *(f"{count:,}" for count in counts))
-    return Group("", head, Text(told, no_wrap=True, overflow="ellipsis"), "", table)
+    return Group("", head, Text(line, no_wrap=True, overflow="ellipsis"), "", table)
 
 
 def _age(seconds: float | None) -> str:
@@ -78,8 +80,3 @@ def _age(seconds: float | None) -> str:
     if seconds < minute:
         return f"{seconds:.1f} s"
     return f"{seconds / minute:.0f} min" if seconds < hour else f"{seconds / hour:.1f} h"
-
-
-def make_console() -> Console:
-    """Draw where the log goes, so that neither writes over the other."""
-    return Console(stderr=True)

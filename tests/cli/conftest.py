@@ -6,7 +6,8 @@ import pytest
 from redis.asyncio import Redis as RedisClient
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.cli import passwords
+from faststream_outbox.cli import errors
+from faststream_outbox.cli.settings import RelaySettings, key_of
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
@@ -15,9 +16,16 @@ from tests.servers.redis import Redis
 
 
 @pytest.fixture(autouse=True)
-def no_known_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test has told the program to hide is no secret in the next."""
-    monkeypatch.setattr(passwords, "_known", set())
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets of the test before."""
+    monkeypatch.setattr(errors, "_secrets", set())
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that would be read as settings."""
+    for field in RelaySettings.model_fields:
+        monkeypatch.delenv(f"OUTBOX_{key_of(RelaySettings, field).upper()}", raising=False)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ PATIENCE = 90.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What a program sees of the world: no wish of whoever runs the tests about the outbox, colours or widths."""
-    left_out = {"OUTBOX_DSN", "OUTBOX_TO", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+    """Return the environment of a program, without what the shell of the tests says about colours and widths."""
+    left_out = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return kept | {"PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1", "TERM": "xterm-256color"} | variables
 

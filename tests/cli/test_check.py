@@ -13,7 +13,7 @@ async def test_all_is_well(outbox: PostgresBackend, outbox_postgres: Database, r
     done = run("relay", *options, OUTBOX_DSN=outbox_postgres.dsn)
     assert done.stdout.splitlines() == [
         f"ok    1 route to {redis_server.url}",
-        "ok    the tables are as they should be",
+        "ok    the tables have the right columns",
         "ok    the broker answers",
     ], done.stderr
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,7 +4,7 @@ import tomllib
 from importlib.metadata import EntryPoint
 
 from faststream_outbox import __version__
-from faststream_outbox.cli.main import main
+from faststream_outbox.cli import main
 from tests.cli.programs import CHECKOUT, run
 
 

@@ -1,4 +1,4 @@
-"""What is wrong is told in a sentence."""
+"""A wrong setting ends the program with one sentence: where it is, what is wrong, what to do; no password."""
 
 import logging
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from faststream_outbox.cli import main
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.main import main
 from faststream_outbox.embedded import Database
 from tests.cli.programs import password_of, run
 
@@ -32,10 +32,10 @@ def own_logging() -> Iterator[None]:
 @pytest.fixture
 def refused_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run the program in this process, which is quicker."""
+    monkeypatch.setenv("OUTBOX_DSN", NOWHERE)
 
     def refused_here(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["faststream-outbox", "relay", *arguments])
-        monkeypatch.setenv("OUTBOX_DSN", NOWHERE)
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 2
@@ -61,35 +61,41 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
     [
         (
             ("--to", "mqtt://somewhere", *ROUTE),
-            "There is no broker at mqtt://: kafka://, kafka+confluent://, amqp://, amqps://, nats://, redis://, redi",
+            "--to: mqtt:// is not known; write one of kafka://, kafka+confluent://, amqp://, amqps://, nats://, ",
         ),
-        ((*TO, *ROUTE, "--check", "--health", "x"), "--health 'x' is no address: host:port, or a port."),
-        (TO, "There is no route: --route queue=destination, or [routes] in the file of --config."),
-        ((*TO, "--route", "orders"), "--route 'orders' is no route: --route queue=destination."),
-        ((*TO, "--route", "orders="), "--route 'orders=' is no route: --route queue=destination."),
-        ((*TO, "--route", "a=b", "--route", "a=c"), "Queue 'a' has two routes: 'b' and 'c'."),
+        ((*TO, *ROUTE, "--check", "--health", "x"), "--health: 'x' is not an address; write host:port, or a port."),
+        (TO, "routes is not set: give --route queue=destination, or set OUTBOX_ROUTES, or write routes into the file"),
+        ((*TO, "--route", "orders"), "--route: 'orders' is not a route; write queue=destination."),
+        ((*TO, "--route", "orders="), "--route: 'orders=' is not a route; write queue=destination."),
+        ((*TO, "--route", "a=b", "--route", "a=c"), "--route: queue 'a' has two routes, 'b' and 'c'; keep one."),
         (
             (*TO, "--route", "a=header:"),
-            "The route of queue 'a' is 'header:': header:name, or header:name|default with a destination.",
+            "--route: 'header:' is incomplete; write header:name, or header:name|default.",
         ),
         (
             ("--to", "kafka://127.0.0.1:1", "--route", "a=no topic"),
-            "'no topic' is no topic: up to 249 letters, digits, dots, underscores and hyphens.",
+            "--route: 'no topic' is ",
         ),
         (
             ("--to", "kafka://127.0.0.1:1?client=7", *ROUTE),
-            "The option of KafkaBroker 'client' is unknown: did you mean 'client_id'?",
+            "--to: KafkaBroker has no option 'client'; did you mean 'client_id'?",
         ),
         (
             ("--to", "kafka://relay:top-secret@127.0.0.1:1", *ROUTE),
-            "Kafka's URL has no user and no password: write [to.security] into the file of --config.",
+            "--to: the URL of Kafka has no user and no password; write them into [to.security] of a file.",
         ),
-        ((*TO, *ROUTE, "--ordering", "none"), "--ordering is head-lease, advisory-locks or hash-shards, not 'none'."),
-        ((*TO, *ROUTE, "--health", "here"), "--health 'here' is no address: host:port, or a port."),
-        ((*TO, *ROUTE, "--dsn", "mysql://a:top-secret@b"), "dsn begins with mysql://, and an outbox is in Postgres:"),
-        ((*TO, *ROUTE, "--dsn", "top-secret"), "dsn is no URL: postgresql://user@host:5432/database."),
-        ((*TO, *ROUTE, "--dsn", "env:NOT_THERE"), "dsn is 'env:NOT_THERE', and the environment has no NOT_THERE."),
-        ((*TO, *ROUTE, "--config", "/no/such.toml"), "/no/such.toml cannot be read: No such file or directory."),
+        (
+            (*TO, *ROUTE, "--ordering", "none"),
+            "--ordering: this must be 'head-lease', 'advisory-locks' or 'hash-shards', not 'none'.",
+        ),
+        ((*TO, *ROUTE, "--health", "here"), "--health: 'here' is not an address; write host:port, or a port."),
+        ((*TO, *ROUTE, "--dsn", "mysql://a:top-secret@b"), "--dsn: mysql:// is not Postgres; write "),
+        ((*TO, *ROUTE, "--dsn", "top-secret"), "--dsn: this is not a URL; write postgresql://user@host:5432/database."),
+        ((*TO, *ROUTE, "--dsn", "env:NOT_THERE"), "--dsn: the variable NOT_THERE is not set."),
+        (
+            (*TO, *ROUTE, "--config", "/no/such.toml"),
+            "/no/such.toml: this file cannot be read: No such file or directory.",
+        ),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
@@ -97,24 +103,60 @@ def test_what_makes_no_sense(arguments: tuple[str, ...], sentence: str, refused_
     assert refused_here(*arguments).startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("OUTBOX_TO", "mqtt://relay:top-secret@h", "OUTBOX_TO: mqtt:// is not known; write one of kafka://"),
+        ("OUTBOX_TO", "top-secret", "OUTBOX_TO: this is not a URL; write one of kafka://"),
+        ("OUTBOX_DSN", "mysql://a:top-secret@h", "OUTBOX_DSN: mysql:// is not Postgres; write "),
+        ("OUTBOX_LEASE_TTL", "soon", "OUTBOX_LEASE_TTL: this must be a valid number, not 'soon'."),
+        ("OUTBOX_ROUTES", "{", 'OUTBOX_ROUTES: this is not JSON; write {"queue": "destination"}.'),
+    ],
+)
+def test_a_variable_that_makes_no_sense(
+    variable: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch, refused_here: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("OUTBOX_TO", "redis://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    assert refused_here(*ROUTE).startswith(sentence)
+
+
+def test_the_source_that_won_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_here: Callable[..., str]
+) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text("to = 'redis://h'\nshards = 16\nordering = 'hash-shards'")
+    assert refused_here(*ROUTE, "--config", str(file), "--shards", "3").startswith("--shards: ")
+    monkeypatch.setenv("OUTBOX_TO", "mqtt://h")
+    assert refused_here(*ROUTE, "--config", str(file)).startswith("OUTBOX_TO: ")
+    monkeypatch.delenv("OUTBOX_TO")
+    file.write_text("to = 'mqtt://h'")
+    assert refused_here(*ROUTE, "--config", str(file)).startswith(f"{file}: to: ")
+
+
+def test_an_argument_is_shown_without_its_password(refused_here: Callable[..., str]) -> None:
+    told = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
+    assert told.startswith("'postgresql://relay:***@h/d' is not an option; ")
+
+
 def test_a_sentence_of_the_process() -> None:
-    assert refused("--to", "mqtt://somewhere", *ROUTE, code=2).startswith("There is no broker at mqtt://: kafka://,")
+    assert refused("--to", "mqtt://somewhere", *ROUTE, code=2).startswith("--to: mqtt:// is not known; write")
 
 
 def test_no_database() -> None:
-    assert refused(*TO, *ROUTE, code=2, dsn=None).startswith("There is no database: set OUTBOX_DSN=")
+    assert refused(*TO, *ROUTE, code=2, dsn=None).startswith("dsn is not set: give --dsn postgresql://")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("tabel = 'outbox'", "the key 'tabel' is unknown: did you mean 'table'?"),
-        ("zzz = 1", "the key 'zzz' is unknown: there are cloudevents, dlq_table, dsn,"),
-        ("[to]\nuri = 'redis://'", "the key 'to.uri' is unknown: did you mean 'to.url'?"),
-        ("shards = true", "shards is a whole number, not True."),
-        ("lease_ttl = '60'", "lease_ttl is a whole number or a number, not '60'."),
-        ("[routes]\norders = 1", "the route of queue 'orders' is a string, not 1."),
-        ("dsn = ", "no TOML:"),
+        ("tabel = 'outbox'", ": tabel: this key is unknown; did you mean 'table'?"),
+        ("zzz = 1", ": zzz: this key is unknown; known are cloudevents, dlq_table, dsn,"),
+        ("[to]\nuri = 'redis://'", ": to.uri: this key is unknown; did you mean 'url'?"),
+        ("shards = true", ": shards: this must be a valid integer, not True."),
+        ("lease_ttl = '60'", ": lease_ttl: this must be a valid number, not '60'."),
+        ("[routes]\norders = 1", ": routes.orders: this must be a valid string, not 1."),
+        ("dsn = ", ": this file is not TOML:"),
     ],
 )
 def test_a_file_that_makes_no_sense(text: str, sentence: str, tmp_path: Path, refused_here: Callable[..., str]) -> None:
@@ -129,15 +171,16 @@ def test_an_unknown_key_of_the_security(tmp_path: Path, refused_here: Callable[.
     file = tmp_path / "relay.toml"
     file.write_text("[to]\nurl = 'kafka://h:1'\nsecurity = {user = 'relay'}")
     told = refused_here(*ROUTE, "--config", str(file))
-    assert told == "The key of [to.security] 'user' is unknown: did you mean 'username'?"
+    assert told == f"{file}: to.security.user: this key is unknown; did you mean 'username'?"
 
 
 @pytest.mark.parametrize(
     ("missing", "to", "sentence"),
     [
-        ("aiokafka", "kafka://h:1", "Sending to kafka:// needs what is not installed: {}[kafka]'."),
-        ("nats", "nats://h:1", "Sending to nats:// needs what is not installed: {}[nats]'."),
+        ("aiokafka", "kafka://h:1", "Sending to kafka:// needs a package that is not installed: {}[kafka]'."),
+        ("nats", "nats://h:1", "Sending to nats:// needs a package that is not installed: {}[nats]'."),
         ("typer", "nats://h:1", "The command line needs typer: {}[cli]'."),
+        ("pydantic_settings", "nats://h:1", "The command line needs pydantic_settings: {}[cli]'."),
     ],
 )
 def test_a_missing_extra(missing: str, to: str, sentence: str) -> None:
@@ -151,15 +194,17 @@ def test_no_view_without_rich() -> None:
 
 def test_missing_drivers() -> None:
     told = refused(*TO, *ROUTE, code=1, command=without("asyncpg", "psycopg"))
-    assert told == "Postgres is reached through asyncpg or psycopg: pip install 'faststream-outbox[asyncpg]'."
+    assert (
+        told == "Postgres needs asyncpg or psycopg, which is not installed: pip install 'faststream-outbox[asyncpg]'."
+    )
     told = refused(*TO, *ROUTE, code=1, command=without("psycopg"), dsn="postgresql+psycopg://h/d")
-    assert told == "Postgres is reached through psycopg: pip install 'faststream-outbox[psycopg]'."
+    assert told == f"Postgres needs psycopg, which is not installed: {INSTALL}[psycopg]'."
 
 
 def without(*modules: str) -> tuple[str, ...]:
     """The program where some modules cannot be imported."""
     hidden = "".join(f"sys.modules[{module!r}] = None; " for module in modules)
-    return sys.executable, "-c", f"import sys; {hidden}from faststream_outbox.cli.main import main; main()"
+    return sys.executable, "-c", f"import sys; {hidden}from faststream_outbox.cli import main; main()"
 
 
 def test_no_server_answers() -> None:

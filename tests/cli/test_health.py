@@ -74,7 +74,7 @@ async def test_the_status_tells_the_figures(world: World) -> None:
         assert status["queues"].keys() == {"orders", "empty"}
         assert status["queues"]["orders"]["relayed"] == 20
         assert status["queues"]["empty"]["ready"] == 0
-        assert await program.get("/nothing") == (404, {"error": "There are /health/live, /health/ready, /status."})
+        assert await program.get("/nothing") == (404, {"error": "The paths are /health/live, /health/ready, /status."})
         assert password_of(world.database) not in str(status)
 
 
@@ -98,5 +98,5 @@ async def test_an_address_that_is_taken() -> None:
         options = ("--to", "redis://127.0.0.1:1", "--route", "orders=s", "--health", address)
         done = run("relay", *options, OUTBOX_DSN="postgresql://127.0.0.1:1/nowhere")
     assert done.returncode == 1
-    assert f"Error: --health cannot listen at {address}" in done.stderr
+    assert f"Error: The health endpoint cannot listen on {address}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from faststream_outbox.cli import passwords
-from faststream_outbox.cli.logs import JsonFormatter, TextFormatter
-from faststream_outbox.cli.repeats import Repeats
+from faststream_outbox.cli import errors
+from faststream_outbox.cli.logs import JsonFormatter, RepeatFilter, TextFormatter
 from tests.cli.relay_setup import World
 from tests.cli.rows import publish
 
@@ -44,7 +43,7 @@ async def test_a_refused_message_is_told_with_its_row(world: World) -> None:
 
 def test_libraries_do_not_repeat_themselves() -> None:
     now = 0.0
-    repeats = Repeats(lambda: now)
+    repeats = RepeatFilter(lambda: now)
 
     def said(name: str, message: str) -> bool:
         return repeats.filter(logging.makeLogRecord({"name": name, "msg": message}))
@@ -68,7 +67,7 @@ def record() -> logging.LogRecord:
 
 
 def test_json_has_what_is_known_and_no_password(record: logging.LogRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_known", {"top-secret"})
+    monkeypatch.setattr(errors, "_secrets", {"top-secret"})
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["event"], line["row_id"]) == ("WARNING", "relay_paused", 5)
     assert line["message"] == "amqp://relay:***@host/ with ***"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from faststream_outbox.cli.passwords import hide
+from faststream_outbox.cli.errors import hide
 
 
 @pytest.mark.parametrize(

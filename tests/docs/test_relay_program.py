@@ -1,14 +1,15 @@
 """The page about the relay as a program, held to the program."""
 
-import inspect
 import re
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic.fields import FieldInfo
+from typer.main import get_command
 
-from faststream_outbox.cli.relay import relay
-from faststream_outbox.cli.settings import RelaySettings, make_settings
+from faststream_outbox.cli.commands import app
+from faststream_outbox.cli.settings import RelaySettings, key_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "relay-program.md").read_text()
 TOML = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -23,28 +24,39 @@ def table(head: str) -> list[list[str]]:
 def test_its_file_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [text] = TOML
     for name in re.findall(r'"env:(\w+)"', text):
-        monkeypatch.setenv(name, "top-secret")
+        monkeypatch.setenv(name, "postgresql://h/d" if name == "SHOP_DATABASE" else "top-secret")
     file = tmp_path / "relay.toml"
     file.write_text(text)
-    settings = make_settings({}, file)
+    settings = RelaySettings.load({}, file)
     assert settings.routes == {"orders": "orders-topic", "events": "header:topic|events"}
-    assert settings.to.security["password"] == "top-secret"  # noqa: S105 - of nothing
+    assert settings.to.security is not None
+    assert settings.to.security.password == "top-secret"  # noqa: S105 - of nothing
 
 
 def test_its_options_exist() -> None:
-    options = {name.replace("_", "-") for name in inspect.signature(relay).parameters}
+    program: Any = get_command(app)
+    options = {name.removeprefix("--") for option in program.commands["relay"].params for name in option.opts}
     assert set(re.findall(r"--([a-z]+[a-z-]*)", PAGE)) <= options
 
 
-def test_its_table_has_every_key_and_its_default() -> None:
-    rows = table("| key |")
-    told = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert told.keys() == {field.name for field in fields(RelaySettings)}
-    for field in fields(RelaySettings):
-        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
-            assert f"{field.default:g}" in told[field.name].replace(",", " ").split(), field.name
-        elif isinstance(field.default, str):
-            assert f"`{field.default}`" in told[field.name], field.name
+def test_its_table_has_every_key_with_its_default_and_its_description() -> None:
+    documented = [[cell.replace("`", "") for cell in row] for row in table("| key |")]
+    defined = [
+        [key_of(RelaySettings, name), default(field), str(field.description)]
+        for name, field in RelaySettings.model_fields.items()
+    ]
+    assert sorted(documented) == sorted(defined)
+
+
+def default(field: FieldInfo) -> str:
+    match field.default:
+        case bool() as value:
+            return str(value).lower()
+        case int() | float() as value:
+            return f"{value:g}"
+        case str() as value:
+            return value
+    return ""
 
 
 def test_its_events_are_told_by_the_code() -> None:

@@ -7,12 +7,10 @@ import pytest
 
 from faststream_outbox import AdvisoryLocks, HashShards, HeadLease
 from faststream_outbox.cli.brokers import make_broker
-from faststream_outbox.cli.dsn import database_url
-from faststream_outbox.cli.errors import UsageError
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.outbox import make_engine, make_ordering, make_outbox
+from faststream_outbox.cli.outbox import database_url, make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.program import make_relay
-from faststream_outbox.cli.settings import RelaySettings, To, make_settings
+from faststream_outbox.cli.settings import RelaySettings, Security, Target
 from faststream_outbox.storage.ordering import Ordering
 from tests.cli.programs import relaying
 from tests.cli.relay_setup import World
@@ -59,12 +57,45 @@ async def test_a_file_and_the_command_line(world: World) -> None:
 
 def test_the_file_gives_way_to_the_command_line(tmp_path: Path) -> None:
     text = "table = 'one'\nschema = 'shop'\nlease-ttl = 5\n[routes]\na = 'c'\nd = 'e'"
-    settings = make_settings(
+    settings = RelaySettings.load(
         {"dsn": "postgresql://h/d", "to": "redis://h", "table": "two", "schema": None, "routes": {"a": "b"}},
         written(tmp_path, text),
     )
-    assert (settings.table, settings.schema, settings.lease_ttl) == ("two", "shop", 5)
+    assert (settings.table, settings.schema_name, settings.lease_ttl) == ("two", "shop", 5)
     assert settings.routes == {"a": "b", "d": "e"}
+
+
+def test_the_environment_wins_over_the_file_and_an_option_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(
+        tmp_path,
+        """
+        dsn = "env:NOT_THERE"
+        schema = "file"
+        dlq_table = "file"
+        lease_ttl = 5
+        progress = false
+        routes = { a = "file", b = "file", c = "file" }
+        to = { security = { username = "relay" } }
+        """,
+    )
+    for name, value in {
+        "DSN": "postgresql://h/d",
+        "TO": "redis://h",
+        "SCHEMA": "variable",
+        "DLQ_TABLE": "variable",
+        "LEASE_TTL": "6",
+        "PROGRESS": "true",
+        "TABLE": "",
+        "ROUTES": '{"b": "variable", "c": "variable"}',
+    }.items():
+        monkeypatch.setenv(f"OUTBOX_{name}", value)
+    settings = RelaySettings.load({"dlq_table": "option", "routes": {"c": "option"}}, file)
+    assert (settings.dsn, settings.to.url, settings.to.security) == ("postgresql://h/d", "redis://h", None)
+    assert (settings.table, settings.schema_name, settings.dlq_table) == ("outbox", "variable", "option")
+    assert (settings.lease_ttl, settings.progress) == (6, True)
+    assert settings.routes == {"a": "file", "b": "variable", "c": "option"}
 
 
 def test_secrets_are_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,35 +108,36 @@ def test_secrets_are_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     url = "env:BROKER"
     security = { mechanism = "scram-sha-512", username = "relay", password = "env:KAFKA_PASSWORD" }
     """
-    settings = make_settings({}, written(tmp_path, text))
+    settings = RelaySettings.load({}, written(tmp_path, text))
     assert settings.to.url == "kafka://h:9092"
-    assert settings.to.security["password"] == "top-secret"  # noqa: S105 - of nothing
+    assert settings.to.security is not None
+    assert settings.to.security.password == "top-secret"  # noqa: S105 - of nothing
     assert "top-secret" not in repr(settings)
 
 
 def test_the_servers_and_options_of_kafka() -> None:
-    broker = make_broker(To(url="kafka://a:1,b:2?client_id=relay&linger_ms=5"), LOGGER)
+    broker = make_broker(Target(url="kafka://a:1,b:2?client_id=relay&linger_ms=5"), LOGGER)
     told = broker._connection_kwargs
     assert told["bootstrap_servers"] == ["a:1", "b:2"]
     assert (told["client_id"], told["linger_ms"], told["enable_idempotence"]) == ("relay", 5, True)
 
 
 def test_the_security_of_kafka() -> None:
-    security = {"mechanism": "scram-sha-256", "username": "relay", "password": "top-secret", "tls": True}
-    told = make_broker(To(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
+    security = Security(mechanism="scram-sha-256", username="relay", password="top-secret", tls=True)  # noqa: S106 - of nothing
+    told = make_broker(Target(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
     assert (told["security_protocol"], told["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
     assert (told["sasl_plain_username"], told["sasl_plain_password"]) == ("relay", "top-secret")
     told = make_broker(
-        To(url="kafka+confluent://a:1", security=security | {"ca_file": "/ca.pem"}), LOGGER
+        Target(url="kafka+confluent://a:1", security=security.model_copy(update={"ca_file": "/ca.pem"})), LOGGER
     ).config.broker_config.connection_config.producer_config
     assert (told["security.protocol"], told["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-256")
     assert (told["ssl.ca.location"], told["enable.idempotence"]) == ("/ca.pem", True)
 
 
 def test_a_mechanism_that_a_client_does_not_know() -> None:
-    security = {"mechanism": "scram-sha-256", "username": "relay", "password": "top-secret"}
-    with pytest.raises(UsageError, match="is Kafka's"):
-        make_broker(To(url="amqp://h", security=security), LOGGER)
+    security = Security(mechanism="scram-sha-256", username="relay", password="top-secret")  # noqa: S106 - of nothing
+    with pytest.raises(ValueError, match="is for Kafka only"):
+        make_broker(Target(url="amqp://h", security=security), LOGGER)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +153,7 @@ def test_a_dsn(dsn: str, url: str) -> None:
 
 
 def settings(**given: object) -> RelaySettings:
-    return make_settings({"dsn": "postgresql://h/d", "to": "redis://h", "routes": {"a": "b"}, **given}, None)
+    return RelaySettings.load({"dsn": "postgresql://h/d", "to": "redis://h", "routes": {"a": "b"}, **given}, None)
 
 
 @pytest.mark.parametrize(
