@@ -1,10 +1,11 @@
-"""A subscriber without FastStream: the parts, wired; begun, drained and ended together."""
+"""The parts that claim, dispatch and settle rows: made, started, drained and stopped together."""
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from faststream_outbox.engine.claim.claimer import Claimer
+from faststream_outbox.engine.claim.claimer import Claimer, Demand
 from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.claim.lease_renewer import LeaseRenewer
 from faststream_outbox.engine.claim.prefetch import Prefetch
@@ -24,8 +25,147 @@ from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.wakeup.wakeup import Announce
 
 
-class Pipeline:
-    """Claims, dispatches and settles, on two connections whatever `max_workers` is."""
+class PipelineBase(ABC):
+    """Claims rows, renews their leases and settles them, on two connections. A subclass says who handles the rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        demand: Demand,
+        *,
+        options: SubscriberOptions,
+        rows_per_key: int,
+        monitor: Monitor | None,
+        announce: Announce | None,
+        row_type: type[OutboxRow],
+        for_callers: bool = False,
+    ) -> None:
+        self._monitor = monitor or Monitor()
+        self._journal = journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
+        self._queues = tuple(queues)
+        self._announce = announce
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._shutdown = Shutdown()
+        self._ledger = Ledger()
+        # Renewals use the lane of claims: a claim never waits for a lock, but a settle may, as long as one is held.
+        self._claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
+        self._settle_lane = ReconnectingLane(store, limit=30.0)
+        self._lease_renewer = LeaseRenewer(
+            self._claim_lane, self._ledger, self._monitor, lease_seconds=options.lease_ttl_seconds
+        )
+        shards = own_shards(options.ordering, self._queues)
+        self._claimer = Claimer(
+            self._claim_lane,
+            self._ledger,
+            journal,
+            demand,
+            KeyClaims(
+                self._queues,
+                rows_per_key=rows_per_key,
+                lease_seconds=options.lease_ttl_seconds,
+                ordering=options.ordering,
+                shards=shards,
+            ),
+            queues=self._queues,
+            options=options,
+            for_callers=for_callers,
+        )
+        self._shard_keeper: ShardKeeper | None = None
+        if shards is not None and isinstance(options.ordering, HashShards) and options.ordering.is_shared:
+            if not store.keeps_shards:
+                raise RuntimeError(NO_SHARDS)
+            self._shard_keeper = ShardKeeper(
+                self._claim_lane, self._queues, shards, self._monitor, wake=self._claimer.wake
+            )
+        self._settler = Settler(
+            self._settle_lane,
+            self._ledger,
+            journal,
+            terminal=SettleBuffer(
+                batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval_ms / 1000
+            ),
+            retry=SettleBuffer(
+                batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval_ms / 1000
+            ),
+            expect=lambda seconds: self._claimer.expect(self._settle_lane.time_left(seconds)),
+            announce=announce,
+        )
+        self._loops = [self._settler, self._lease_renewer, self._claimer]
+
+    def start(self) -> None:
+        """Begin to claim. A pipeline starts once: it does not keep its rows when it stops."""
+        if self._shutdown.begun:
+            raise RuntimeError("This pipeline was stopped and cannot start again: make a new one.")
+        if self._loop is not None:
+            raise RuntimeError("This pipeline was started already: make a new one, or keep using this one.")
+        self._loop = asyncio.get_running_loop()
+        for loop in self._loops:
+            loop.start()
+        if self._shard_keeper is not None:
+            self._shard_keeper.start()
+
+    def wake(self) -> None:
+        """Look for rows now: some may have come."""
+        self._claimer.wake()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the event loop in which the pipeline was started is not the one that runs now."""
+        return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the pipeline was asked to stop."""
+        return self._shutdown.begun
+
+    @property
+    def alive(self) -> bool:
+        """Whether every part is running, and a claim has succeeded lately."""
+        sharing = self._shard_keeper is None or self._shard_keeper.alive
+        lately = self._claimer.idle_for < 2 * self._options.max_fetch_interval + self._options.lease_ttl_seconds
+        return all(loop.alive for loop in self._loops) and sharing and lately
+
+    async def stop(self, drain_seconds: float | None) -> None:
+        """Claim no more, settle the rows in hand, and give back those that were not started in time.
+
+        A second call while it is stopping waits for the same end.
+        """
+        await self._shutdown.run(lambda: self._end(drain_seconds))
+
+    async def _end(self, drain_seconds: float | None) -> None:
+        self._settler.hurry()
+        await self._drain(drain_seconds)
+        await in_time(self._settler.flush())
+        for loop in self._loops:
+            await in_time(loop.stop())
+        await in_time(self._leave_shards())
+        for held in self._ledger.remove(self._ledger.leases()):
+            self._journal.abandoned(held)
+        for lane in (self._claim_lane, self._settle_lane):
+            await in_time(lane.close())
+
+    @abstractmethod
+    async def _drain(self, drain_seconds: float | None) -> None:
+        """Stop claiming, and let the rows in hand end within `drain_seconds`, or give them back."""
+
+    async def _stop_claiming(self) -> None:
+        await self._claimer.stop()
+        await self._leave_shards()
+
+    async def _leave_shards(self) -> None:
+        """Let other processes claim the keys of our shards; the leases of rows protect those in hand."""
+        keeper, self._shard_keeper = self._shard_keeper, None
+        if keeper is not None:
+            await keeper.leave()
+
+    async def _give_back(self, rows: Sequence[OutboxRow]) -> None:
+        await give_back(rows, self._claim_lane, self._monitor, self._announce)
+
+
+class Pipeline(PipelineBase):
+    """Has `max_workers` workers call a handler with the rows."""
 
     def __init__(
         self,
@@ -40,64 +180,21 @@ class Pipeline:
         interruptible: bool = True,
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
-        self._monitor = monitor or Monitor()
-        journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
-        self._queues = tuple(queues)
-        self._announce = announce
-        self._journal = journal
-        self._options = options
-        self._started = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._shutdown = Shutdown()
-        self._ledger = Ledger()
         prefetch = Prefetch(max_workers=options.max_workers, most=options.capacity, max_records=options.rows_per_call)
-        # A claim waits for nobody and is soon there; a settle may wait for a lock that somebody holds.
-        self._claim_lane, self._settle_lane = (
-            ReconnectingLane(store, limit=10.0, row_type=row_type),
-            ReconnectingLane(store, limit=30.0),
-        )
-        # Renewals share the lane that waits for no lock: a settle may have to, for as long as somebody holds one.
-        self._lease_renewer = LeaseRenewer(
-            self._claim_lane, self._ledger, self._monitor, lease_seconds=options.lease_ttl_seconds
+        super().__init__(
+            store,
+            queues,
+            prefetch,
+            options=options,
+            rows_per_key=rows_per_key or options.rows_per_key,
+            monitor=monitor,
+            announce=announce,
+            row_type=row_type,
         )
         self._stale_returner = StaleReturner(
             *(self._claim_lane, self._ledger, self._monitor),
             too_slow=prefetch.observe,
             max_wait=options.max_wait_ms / 1000,
-            announce=announce,
-        )
-        shards = own_shards(options.ordering, self._queues)
-        self._claimer = Claimer(
-            self._claim_lane,
-            self._ledger,
-            journal,
-            prefetch,
-            KeyClaims(
-                self._queues,
-                rows_per_key=rows_per_key or options.rows_per_key,
-                lease_seconds=options.lease_ttl_seconds,
-                ordering=options.ordering,
-                shards=shards,
-            ),
-            queues=self._queues,
-            options=options,
-        )
-        self._shards: ShardKeeper | None = None
-        if shards is not None and isinstance(options.ordering, HashShards) and options.ordering.is_shared:
-            if not store.keeps_shards:
-                raise RuntimeError(NO_SHARDS)
-            self._shards = ShardKeeper(self._claim_lane, self._queues, shards, self._monitor, wake=self._claimer.wake)
-        self._settler = Settler(
-            self._settle_lane,
-            self._ledger,
-            journal,
-            terminal=SettleBuffer(
-                batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval_ms / 1000
-            ),
-            retry=SettleBuffer(
-                batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval_ms / 1000
-            ),
-            expect=lambda seconds: self._claimer.expect(self._settle_lane.left_of(seconds)),
             announce=announce,
         )
         self._batcher = Batcher(
@@ -110,7 +207,7 @@ class Pipeline:
             [
                 Worker(
                     *(self._ledger, self._batcher, handle, self._settler),
-                    journal=journal,
+                    journal=self._journal,
                     prefetch=prefetch,
                     on_dead=options.on_dead,
                     interruptible=interruptible,
@@ -118,29 +215,15 @@ class Pipeline:
                 for _ in range(options.max_workers)
             ]
         )
+        self._loops.append(self._stale_returner)
 
     def start(self) -> None:
-        """Begin to claim; once, because what a pipeline holds does not outlive its stop."""
-        if self._shutdown.begun:
-            raise RuntimeError("This pipeline was stopped, and does not start again: make a new one.")
-        if self._started:
-            raise RuntimeError("This pipeline has been started already.")
-        self._started = True
-        self._loop = asyncio.get_running_loop()
-        self._settler.start()
-        self._lease_renewer.start()
-        self._stale_returner.start()
+        """Begin to claim and to handle. A pipeline starts once: it does not keep its rows when it stops."""
+        super().start()
         self._dispatcher.start()
-        self._claimer.start()
-        if self._shards is not None:
-            self._shards.start()
-
-    def wake(self) -> None:
-        """Say that rows may have come."""
-        self._claimer.wake()
 
     def pause(self) -> None:
-        """Claim nothing until `resume`; what is in hand runs."""
+        """Claim nothing until `resume`; the rows in hand are handled."""
         self._claimer.pause()
 
     def resume(self) -> None:
@@ -148,71 +231,32 @@ class Pipeline:
         self._claimer.resume()
 
     def holds(self, row: OutboxRow) -> bool:
-        """Tell whether a row that was claimed here is surely still ours."""
+        """Return whether a row that was claimed here is in hand and its lease has not run out."""
         held = self._ledger.find(row.lease)
         return held is not None and held.surely_ours
 
     @property
-    def orphaned(self) -> bool:
-        """Whether the event loop that it ran in is over."""
-        return self._loop is not None and self._loop is not asyncio.get_running_loop()
-
-    @property
-    def ending(self) -> bool:
-        """Whether somebody has asked for the end."""
-        return self._shutdown.begun
+    def alive(self) -> bool:
+        """Whether every part is running, and a claim has succeeded lately."""
+        return super().alive and self._dispatcher.alive
 
     @property
     def interrupting(self) -> bool:
         """Whether handlers are being cancelled, because the time for draining is over."""
         return self._dispatcher.interrupting
 
-    @property
-    def alive(self) -> bool:
-        """Whether every part is running, and rows were claimed, or found missing, lately."""
-        parts = (self._settler, self._lease_renewer, self._stale_returner, self._dispatcher, self._claimer)
-        sharing = self._shards is None or self._shards.alive
-        lately = self._claimer.idle_for < 2 * self._options.max_fetch_interval + self._options.lease_ttl_seconds
-        return all(part.alive for part in parts) and sharing and lately
-
-    async def stop(self, drain_seconds: float | None) -> None:
-        """Claim no more, let what is in hand run and be settled, give back what was not started in time.
-
-        Whoever asks while it is stopping waits for the same end.
-        """
-        await self._shutdown.run(lambda: self._end(drain_seconds))
-
-    async def _end(self, drain_seconds: float | None) -> None:
-        self._settler.hurry()
-        self._batcher.hurry()
+    async def _drain(self, drain_seconds: float | None) -> None:
+        self._batcher.stop_waiting()
         try:
             async with asyncio.timeout(drain_seconds):
-                await self._claimer.stop()
-                await self._leave_shards()
-                await (
-                    self._stale_returner.stop()
-                )  # from here on there is nothing better to do than to run what is in hand
-                # A suspect that waits for its turn alone will not get it here.
-                await self._give_back(self._ledger.take_aside())
+                await self._stop_claiming()
+                await self._stale_returner.stop()  # from here on every row in hand is to run here
+                # A suspect that waits to run alone does not get its turn any more.
+                await self._give_back(self._ledger.take_added())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
             await self._cut_short(drain_seconds)
         await in_time(self._dispatcher.stop())
-        await in_time(self._settler.flush())
-        await in_time(self._settler.stop())
-        for loop in (self._claimer, self._stale_returner, self._lease_renewer):
-            await in_time(loop.stop())
-        await in_time(self._leave_shards())
-        for held in self._ledger.strike(self._ledger.leases()):
-            self._journal.abandoned(held)
-        for link in (self._claim_lane, self._settle_lane):
-            await in_time(link.close())
-
-    async def _leave_shards(self) -> None:
-        """Let others look at our keys from now on; those in hand are kept from them by their own leases."""
-        shards, self._shards = self._shards, None
-        if shards is not None:
-            await shards.leave()
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
@@ -230,6 +274,3 @@ class Pipeline:
         await asyncio.gather(self._give_back(unstarted), *map(in_time, stops))
         # A claim that was under way may have brought rows meanwhile.
         await self._give_back(self._ledger.take_unstarted())
-
-    async def _give_back(self, unstarted: Sequence[OutboxRow]) -> None:
-        await give_back(unstarted, self._claim_lane, self._monitor, self._announce)

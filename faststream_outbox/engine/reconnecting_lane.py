@@ -1,4 +1,4 @@
-"""One of a subscriber's two connections: opened when it is needed, and opened anew after it failed."""
+"""A connection that is opened when it is needed, and opened again after it failed."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from faststream_outbox.storage import OutboxRow, Store, StoreConnection
 
 T = TypeVar("T")
 
-# How long to wait for a lane to be closed that is thrown away; the server need not be asked.
+# How long to wait until a failed lane is closed; the server need not be asked.
 _CLOSING_LIMIT: Final = 2.0
 
 
 class ReconnectingLane:
-    """Runs operations on a lane of its own, one at a time; whoever shares it waits for its turn."""
+    """Runs operations on a lane of its own, one at a time; parts of a pipeline that share it wait for their turn."""
 
     def __init__(self, store: Store, *, limit: float = 30.0, row_type: type[OutboxRow] = OutboxRow) -> None:
         self._store = store
@@ -27,10 +27,13 @@ class ReconnectingLane:
         self._took = 0.0
         self._stack = AsyncExitStack()
 
-    async def run(self, operation: Callable[[StoreConnection], Awaitable[T]], *, to_its_end: bool = False) -> T:
-        """Run one operation; if it fails, the lane is thrown away, because nobody knows what state it is in.
+    async def run(
+        self, operation: Callable[[StoreConnection], Awaitable[T]], *, finish_if_cancelled: bool = False
+    ) -> T:
+        """Run one operation; if it fails, close the lane, because its state is unknown.
 
-        With `to_its_end`, whoever is cancelled meanwhile is so only after what it brought was returned.
+        With `finish_if_cancelled`, a caller that is cancelled meanwhile still gets the result, and the CancelledError
+        is raised where it awaits next.
         """
         async with self._turn:
             try:
@@ -38,8 +41,8 @@ class ReconnectingLane:
                     self._lane = await within(self._limit, self._stack.enter_async_context(self._store.connect()))
                     self._lane.row_type = self._row_type
                 sent_at = time.monotonic()
-                # A connection may have gone silent, behind NAT or a failed host, and then nothing would ever come.
-                result = await within(self._limit, _run(operation, self._lane), to_its_end=to_its_end)
+                # A connection behind NAT or to a failed host may be silent; without a limit this would wait forever.
+                result = await within(self._limit, _run(operation, self._lane), to_its_end=finish_if_cancelled)
             except BaseException as error:
                 with suppress(TimeoutError):
                     await within(_CLOSING_LIMIT, self._close(error))
@@ -47,12 +50,12 @@ class ReconnectingLane:
             self._took = time.monotonic() - sent_at
             return result
 
-    def left_of(self, seconds: float) -> float:
-        """Tell what is left of a time that began with the last operation; its answer may have come late."""
+    def time_left(self, seconds: float) -> float:
+        """Return what is left of a time that began when the last operation was sent; its answer may have come late."""
         return max(0.0, seconds - self._took)
 
     async def close(self) -> None:
-        """Give the lane back."""
+        """Close the lane, after the operation under way."""
         async with self._turn:
             await self._close(None)
 

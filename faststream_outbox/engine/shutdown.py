@@ -1,4 +1,4 @@
-"""How things end: once, not for ever, and with unstarted rows given back."""
+"""How a pipeline ends: once, within a time limit, with rows that were not started given back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -10,19 +10,19 @@ from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.wakeup.wakeup import Announce
 
-# How long the last words may take (releasing, settling, closing) when the time for draining is over.
-_LAST_WORDS: Final = 5.0
+# How many seconds each last step (release, settle, close) may take after the time for draining.
+LAST_STEP_LIMIT: Final = 5.0
 
 
 class Shutdown:
-    """Something that ends once, however many ask for it; whoever gives up waiting does not stop it."""
+    """Runs the end once, however often it is asked for; a caller that stops waiting for it does not interrupt it."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether somebody has asked for the end."""
+        """Whether the end was asked for."""
         return self._task is not None
 
     async def run(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -33,23 +33,26 @@ class Shutdown:
 
 
 async def in_time(ending: Awaitable[object]) -> None:
-    """Wait for an end, not for ever: neither a silent server nor a handler that will not stop may keep us."""
+    """Wait for a last step, 5 seconds at most: a silent server or a handler that ignores cancellation may never end."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS):
+        async with asyncio.timeout(LAST_STEP_LIMIT):
             await ending
 
 
 async def give_back(
-    held: Sequence[OutboxRow], link: ReconnectingLane, monitor: Monitor, announce: Announce | None = None
+    held: Sequence[OutboxRow], lane: ReconnectingLane, monitor: Monitor, announce: Announce | None = None
 ) -> None:
-    """Release rows, their delivery uncounted, and tell others; if that fails, their leases run out by themselves."""
+    """Release rows, their delivery uncounted, and announce them; if that fails, their leases run out."""
     if not held:
         return
     try:
-        async with asyncio.timeout(_LAST_WORDS):
-            await link.run(lambda lane: lane.release(held))
-    except Exception as error:  # noqa: BLE001 - whatever it is, others get the rows a little later
-        message = f"{len(held)} rows could not be given back: {describe(error)}"
+        async with asyncio.timeout(LAST_STEP_LIMIT):
+            await lane.run(lambda connection: connection.release(held))
+    except Exception as error:  # noqa: BLE001 - other processes get the rows when the leases have run out
+        message = (
+            f"Could not give back {len(held)} rows; they are delivered again when their leases have run out: "
+            f"{describe(error)}"
+        )
         monitor.report("release_failed", message, error=error)
         return
     if announce is not None:

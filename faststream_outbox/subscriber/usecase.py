@@ -26,12 +26,13 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.pipeline import Pipeline
+from faststream_outbox.engine.pull import Puller
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
 from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
 from faststream_outbox.runtime.telemetry import Monitor
-from faststream_outbox.storage import OutboxRow, Settlement
+from faststream_outbox.storage import OutboxRow, Retry, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
@@ -43,7 +44,6 @@ from faststream_outbox.subscriber.middlewares import (
     WatchHandler,
     as_broker_middleware,
 )
-from faststream_outbox.subscriber.pull import Pulling
 from faststream_outbox.subscriber.signatures import asks_for_session, check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.wakeup.wakeup import Announce
@@ -85,7 +85,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
         self._fast_path: FastPath | None = None
         self._pipeline: Pipeline | None = None
-        self._pulling: Pulling | None = None
+        self._puller: Puller | None = None
         self._unsubscribe: Callable[[], None] = _nothing
         self._stopping: asyncio.Task[None] | None = None
 
@@ -249,9 +249,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             # `running` stays true meanwhile: FastStream drops messages of a subscriber that is not running.
             await self._pipeline.stop(self._outer_config.graceful_timeout)
             self._pipeline = None
-        if self._pulling is not None:
-            await self._pulling.stop()
-            self._pulling = None
+        if self._puller is not None:
+            await self._puller.stop()
+            self._puller = None
         await super().stop()
 
     async def process(self, call: Call) -> None:
@@ -315,46 +315,54 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return (ReplyPublisher(self._outer_config, message.reply_to),)
 
     async def get_one(self, *, timeout: float = 5.0) -> OutboxMessage | None:  # noqa: ASYNC109 - FastStream's signature
-        """Take one message from a subscriber without handlers; None when none came in time.
+        """Take one message from a subscriber without handlers; return None when none came in time.
 
         The message is yours until you `ack()`, `nack()` or `reject()` it: its lease is renewed meanwhile, and stopping
         gives it back.
         """
-        pulling = self._pull()
-        delivery = await pulling.take(timeout)
-        return None if delivery is None else await self._parse(pulling, delivery)
+        puller = self._start_pulling()
+        row = await puller.pull(timeout)
+        return None if row is None else await self._parse(puller, OutboxDelivery.of(row))
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:
         """Take messages one after the other.
 
-        The body of the loop is the handler: a message on which it gave no verdict is acked when the next one is asked
-        for (under `AckPolicy.MANUAL`: retried), and given back when the loop is left.
+        The body of the loop is the handler: a message that it did not settle is acked when the next one is asked for
+        (under `AckPolicy.MANUAL`: retried), and given back when the loop is left.
         """
-        pulling = self._pull()
-        while (delivery := await pulling.take(None)) is not None:
-            message = await self._parse(pulling, delivery)
+        puller = self._start_pulling()
+        while (row := await puller.pull()) is not None:
+            delivery = OutboxDelivery.of(row)
+            message = await self._parse(puller, delivery)
             try:
                 yield message
                 await (message.nack() if self.ack_policy is AckPolicy.MANUAL else message.ack())
             finally:
-                await pulling.give_back(delivery)
+                if delivery.verdict is None:  # it has not failed, so no attempt is counted
+                    await puller.settle(delivery.lease, Retry(0.0, delivery.attempts_count))
 
-    def _pull(self) -> Pulling:
+    def _start_pulling(self) -> Puller:
         if self.calls:
             raise AssertionError("You can't take messages one by one from a subscriber that has handlers.")
-        if self._pulling is None:
-            self._pulling = Pulling(
+        if self._puller is None:
+            self._puller = Puller(
                 self._outer_config.store,
                 self.queues,
                 options=self.config.options,
-                judge=self.judge,
                 monitor=self.monitor,
                 announce=self._announce,
+                row_type=OutboxDelivery,
             )
-            self._subscribe(self._pulling.wake)
-        return self._pulling
+            self._subscribe(self._puller.wake)
+        return self._puller
 
-    async def _parse(self, pulling: Pulling, delivery: OutboxDelivery) -> OutboxMessage:
+    async def _parse(self, puller: Puller, delivery: OutboxDelivery) -> OutboxMessage:
+        judge = self.judge
+
+        async def settle(decided: OutboxDelivery) -> None:
+            await puller.settle(decided.lease, judge.outcome(decided, None))
+
+        delivery.settle = settle
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
         raw: Any = (delivery,) if self.config.options.batch else delivery
@@ -366,7 +374,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
                 decoder=decoder,
             )
         except Exception as error:
-            await pulling.fail(delivery, error)
+            await puller.settle(delivery.lease, judge.outcome(delivery, error))
             raise
         assert isinstance(message, OutboxMessage)  # noqa: S101 - a custom parser builds on ours
         return message

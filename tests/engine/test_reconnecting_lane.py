@@ -29,49 +29,49 @@ class Counting(MemoryStore):
             self.closed += 1
 
 
-async def silence(_lane: StoreConnection) -> None:
+async def silence(_connection: StoreConnection) -> None:
     await asyncio.Event().wait()
 
 
-async def answer(_lane: StoreConnection) -> str:
+async def answer(_connection: StoreConnection) -> str:
     return "here"
 
 
 async def test_an_operation_that_never_ends_is_given_up_with_its_lane() -> None:
     store = Counting()
-    link = ReconnectingLane(store, limit=0.1)
-    assert await link.run(answer) == "here"
+    lane = ReconnectingLane(store, limit=0.1)
+    assert await lane.run(answer) == "here"
     with pytest.raises(TimeoutError, match="No answer within"):
-        await link.run(silence)
+        await lane.run(silence)
     assert (store.opened, store.closed) == (1, 1)
-    assert await link.run(answer) == "here"
-    await link.close()
+    assert await lane.run(answer) == "here"
+    await lane.close()
     assert (store.opened, store.closed) == (2, 2)
 
 
 async def test_a_lane_that_cannot_be_opened_is_given_up() -> None:
     store = Counting()
-    link = ReconnectingLane(store, limit=0.1)
+    lane = ReconnectingLane(store, limit=0.1)
     store.silent = True
     with pytest.raises(TimeoutError):
-        await link.run(answer)
+        await lane.run(answer)
     store.silent = False
-    assert await link.run(answer) == "here"
-    await link.close()
+    assert await lane.run(answer) == "here"
+    await lane.close()
     assert store.opened == store.closed == 1
 
 
 class Caller:
     """Somebody who is cancelled while an operation runs that is to end."""
 
-    def __init__(self, link: ReconnectingLane) -> None:
-        self._link = link
+    def __init__(self, lane: ReconnectingLane) -> None:
+        self._lane = lane
         self._begun, self._let = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
         self.got: list[str] = []
         self.went_on = False
 
-    async def _operation(self, _lane: StoreConnection) -> str:
+    async def _operation(self, _connection: StoreConnection) -> str:
         self._begun.set()
         await self._let.wait()
         if self.error is not None:
@@ -79,7 +79,7 @@ class Caller:
         return "here"
 
     async def _call(self) -> None:
-        self.got.append(await self._link.run(self._operation, to_its_end=True))
+        self.got.append(await self._lane.run(self._operation, finish_if_cancelled=True))
         await asyncio.sleep(0)
         self.went_on = True
 
@@ -95,21 +95,21 @@ class Caller:
 
 async def test_who_is_cancelled_meanwhile_gets_what_came_and_goes_no_further() -> None:
     store = Counting()
-    link = ReconnectingLane(store)
-    caller = Caller(link)
+    lane = ReconnectingLane(store)
+    caller = Caller(lane)
     with pytest.raises(asyncio.CancelledError):
         await caller.be_cancelled()
     assert caller.got == ["here"]
     assert not caller.went_on
-    assert await link.run(answer) == "here"
+    assert await lane.run(answer) == "here"
     assert (store.opened, store.closed) == (1, 0), "the lane is as good as before"
-    await link.close()
+    await lane.close()
 
 
-async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
+async def test_who_is_cancelled_meanwhile_gets_its_failure() -> None:
     store = Counting()
-    link = ReconnectingLane(store)
-    caller = Caller(link)
+    lane = ReconnectingLane(store)
+    caller = Caller(lane)
     caller.error = ConnectionError("gone")
     with pytest.raises(ConnectionError, match="gone"):
         await caller.be_cancelled()
@@ -118,8 +118,8 @@ async def test_who_is_cancelled_meanwhile_hears_of_a_failure() -> None:
 
 async def test_who_is_cancelled_twice_waits_no_longer() -> None:
     store = Counting()
-    link = ReconnectingLane(store)
-    call = asyncio.create_task(link.run(silence, to_its_end=True))
+    lane = ReconnectingLane(store)
+    call = asyncio.create_task(lane.run(silence, finish_if_cancelled=True))
     while not store.opened:
         await asyncio.sleep(0)
     for _ in range(2):

@@ -134,7 +134,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_subscr
 
 
 async def test_a_handler_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutdown, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(shutdown, "LAST_STEP_LIMIT", 0.1)
     backend, reports = MemoryBackend(), Reports()
     await fill(backend, 1)
     started, end = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""How long to wait when a claim has brought nothing: until a call, until a row is due, never too long."""
+"""How long to wait when a claim has brought nothing: until a wake-up, until a row is due, never too long."""
 
 import asyncio
 import math
@@ -6,8 +6,8 @@ import random
 from contextlib import suppress
 from typing import Final
 
-# A row that somebody is claiming just now looks free. A short wait, lest two claimers chase each other; and longer
-# ones, should it stay so because somebody holds it locked.
+# A row that another process is claiming looks free. Wait a little, so that two claimers do not chase each other; and
+# longer each time while it stays so, because the row may be locked.
 _SHORTEST: Final = 0.005
 
 
@@ -19,17 +19,17 @@ class IdleWait:
         self._max_interval = max_interval
         self._interval = min_interval
         self._shortest = _SHORTEST
-        self._called = asyncio.Event()
+        self._woken = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Say that rows may have come."""
-        self._called.set()
+        """End the wait: rows may have come."""
+        self._woken.set()
 
     def expect(self, seconds: float) -> None:
-        """Say that a row will be due then, which the database did not know when it was asked what is next.
+        """Wake in so many seconds: a row will be due that the last answer to "what is due next" did not include.
 
-        The earliest will do: whoever wakes then asks the database for the rest.
+        Only the earliest alarm is kept: the claim that follows it asks the database for the next one.
         """
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
@@ -44,23 +44,25 @@ class IdleWait:
         self.wake()
 
     @property
-    def called(self) -> bool:
-        """Whether rows may have come since calls were forgotten."""
-        return self._called.is_set()
+    def woken(self) -> bool:
+        """Whether rows may have come since `clear_wake`."""
+        return self._woken.is_set()
 
-    def forget_calls(self) -> None:
-        """Begin to listen: whatever was called before now, the claim that follows will see."""
-        self._called.clear()
+    def clear_wake(self) -> bool:
+        """Forget earlier wake-ups, because the claim that follows sees their rows; return whether there was one."""
+        woken = self._woken.is_set()
+        self._woken.clear()
+        return woken
 
     def shorten(self) -> None:
-        """Wait for a short time again, because rows have come."""
+        """Begin with short waits again, because rows have come."""
         self._shortest = _SHORTEST
         self._interval = self._min_interval
 
     async def wait(self, due: float | None, *, at_most: float = math.inf) -> None:
         """Wait, no longer than until the next row is due; `due` is in seconds, None when no row is known."""
-        # Longer each time, and never in step with others.
-        seconds = self._interval * (0.75 + random.random() / 4)  # noqa: S311 - to spread, not to hide
+        # Longer each time, with a random part, so that processes do not poll at the same moment.
+        seconds = self._interval * (0.75 + random.random() / 4)  # noqa: S311 - no secret depends on it
         self._interval = min(self._interval * 2, self._max_interval)
         if due is not None:
             seconds = min(seconds, max(due, self._shortest))
@@ -68,12 +70,12 @@ class IdleWait:
             self._shortest = min(2 * self._shortest, self._max_interval)
         seconds = min(seconds, max(at_most, _SHORTEST))
         with suppress(TimeoutError):
-            # Not wait_for, which forgets that it was cancelled when what it waits for happens at that moment.
+            # Not wait_for: it loses a cancellation that arrives at the moment when the event is set.
             async with asyncio.timeout(seconds):
-                await self._called.wait()
+                await self._woken.wait()
             self.shorten()
 
     def close(self) -> None:
-        """Expect nothing any more."""
+        """Cancel the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()

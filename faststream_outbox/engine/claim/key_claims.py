@@ -1,4 +1,4 @@
-"""When to ask for rows with a key, and for how many keys: whoever has none must not pay for those who have."""
+"""When to claim rows with a key, and how many keys: a queue without keys must hardly pay for the looks."""
 
 import math
 import time
@@ -8,12 +8,12 @@ from typing import Final
 from faststream_outbox.storage import StoreConnection
 from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, Ordering, OwnShards, RunClaim
 
-# While rows without a key are claimed one batch after the other, keys are looked for so often; and the other way round.
+# While rows without a key are claimed batch after batch, look for keys this often, in seconds; and the other way round.
 LOOK_EVERY: Final = 0.05
-# At how many places suspects are remembered: the others are met again. And at how many they are looked for at a time.
+# How many places with suspects to remember (claims meet the others again), and at how many to look at a time.
 _MOST_PLACES: Final = 100
 _LOOKS: Final = 10
-# How much the length of a claim's runs counts against those before it.
+# The weight of one claim in the moving average of run lengths.
 _WEIGHT: Final = 0.2
 
 
@@ -35,13 +35,13 @@ class KeyClaims:
         self._lease_seconds = lease_seconds
         self._length = 1.0
         self._looked_at = -math.inf
-        # Where keys were met whose holder let its lease run out. A claim of fresh ones tells, and comes by every key;
-        # to look for them by themselves would be a walk through all keys, however large the backlog.
+        # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
+        # search would walk through all keys, however large the backlog.
         self._suspected: dict[tuple[str, KeyPosition], None] = {}
 
     @property
     def have_suspects(self) -> bool:
-        """Whether keys were met whose holder let its lease run out."""
+        """Whether claims met keys whose lease ran out."""
         return bool(self._suspected)
 
     @property
@@ -55,15 +55,15 @@ class KeyClaims:
         return not self._fresh.at_rest
 
     def sooner(self, due: float | None) -> float | None:
-        """Tell in how many seconds the next row is due: one without a key, due then, or the first of a run."""
+        """Return in how many seconds the next row is due: the first of a run, or one without a key, due in `due`."""
         return min((each for each in (due, self._fresh.next_due) if each is not None), default=None)
 
     def restart(self) -> None:
-        """Look again: rows may have come, or time has passed."""
+        """Look at all keys again: rows may have come, or time has passed."""
         self._fresh.restart()
 
     async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
-        """Claim runs for about so many rows, each of so many at most."""
+        """Claim runs of about `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
         keys = max(1, int(room / max(1.0, self._length)))
         claim = await lane.claim_runs(
@@ -80,10 +80,7 @@ class KeyClaims:
         return claim
 
     async def claim_suspect(self, lane: StoreConnection) -> RunClaim | None:
-        """Claim one key whose lease ran out, at one of the places where such were met; None where there are none.
-
-        What may have been with its head will come alone, too.
-        """
+        """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""
         for place in list(self._suspected)[:_LOOKS]:
             self._suspects.go_to(*place)
             claim = await lane.claim_runs(

@@ -1,4 +1,4 @@
-"""Keeps the leases of rows in hand alive, so that a lease can be short and a handler still take its time."""
+"""Renews the leases of rows in hand, so that a lease can be short although a handler takes long."""
 
 import asyncio
 import time
@@ -9,19 +9,19 @@ from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
 
-# A renewal may fail, and the next one too, before a lease is lost.
+# Two renewals in a row may fail before a lease is lost.
 _RENEWALS_PER_LEASE: Final = 3
 
 
 class LeaseRenewer(Loop):
-    """Renews all leases in one statement, three times in the life of one."""
+    """Renews all leases in one statement, three times per lease."""
 
     failure_event = "renew_failed"
     task = "Renewing leases"
 
-    def __init__(self, link: ReconnectingLane, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
+    def __init__(self, lane: ReconnectingLane, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
         super().__init__(monitor)
-        self._link = link
+        self._lane = lane
         self._ledger = ledger
         self._lease_seconds = lease_seconds
 
@@ -31,10 +31,10 @@ class LeaseRenewer(Loop):
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew what is in hand; what was lost keeps its old end, past which it is not started."""
+        """Renew all leases in hand; a lost one keeps its old end, after which its row is not started."""
         leases = self._ledger.leases()
         if not leases:
             return
         began = time.monotonic()
-        renewed = await self._link.run(lambda lane: lane.renew(leases, lease_seconds=self._lease_seconds))
+        renewed = await self._lane.run(lambda lane: lane.renew(leases, lease_seconds=self._lease_seconds))
         self._ledger.extend(renewed, began + self._lease_seconds)

@@ -1,37 +1,63 @@
-"""How many rows a subscriber should hold: enough to keep its workers busy, no more, because others could run them."""
+"""How many rows to claim: enough to keep workers busy, no more, because other processes could run them."""
 
 from typing import Final
 
-# Rows are claimed so far ahead: many round trips long, and hardly noticed by whoever waits for a row that waits here.
+from faststream_outbox.engine.ledger import Ledger
+
+# Claim about half a second of work ahead: enough to hide round trips, little enough that another process does not wait
+# for rows we hold.
 _AHEAD: Final = 0.5
-# Rows of one key are settled together after so long: a crash has all of them handled again.
+# Rows of one key that take this many seconds are settled together; after a crash all of them are handled again.
 LONGEST_RUN: Final = 0.1
-# No more than these, or than can run at once, while nobody knows how long handlers take, nor how large messages are.
+# Claim at most this many ahead, or as many as can run at once, until one handler has ended: its duration and the size
+# of messages are unknown.
 _AT_FIRST: Final = 200
-# How much one row's duration counts against all those before it.
+# The weight of one row's duration in the moving average.
 _WEIGHT: Final = 0.2
-# Shorter than any handler, so that there is something to divide by.
+# Shorter than any handler takes; avoids a division by zero.
 _SHORTEST: Final = 1e-6
 
 
 class Prefetch:
-    """Learns how long handlers take: fast ones are given a batch ahead, slow ones a row when they are free.
+    """Learns how long handlers take: claims a batch ahead for fast ones, and a row per free worker for slow ones.
 
-    Until it knows, it believes that they are fast, within limits; rows that then wait too long are given back
-    (`returner.py`).
+    Before the first handler ends it assumes that handlers are fast; rows that then wait too long are given back by the
+    `StaleReturner`.
     """
 
     def __init__(self, *, max_workers: int, most: int, max_records: int = 1) -> None:
         self._workers = max_workers
-        # Rows that run when every worker is as busy as it can be.
+        # Rows that run when every worker has a full call.
         self._running = max_workers * max_records
         self._records = max_records
         self._most = most
         self._seconds: float | None = None
 
     def observe(self, seconds: float) -> None:
-        """Take note of how long a handler took for one row."""
+        """Note how long a handler took for one row."""
         self._seconds = seconds if self._seconds is None else self._seconds + _WEIGHT * (seconds - self._seconds)
+
+    def rows_wanted(self, ledger: Ledger) -> int:
+        """Return how many rows to claim now; 0 while enough are in hand."""
+        # Rows whose outcome is being written leave room for others, unless writing does not keep up.
+        if ledger.occupied > self.refill_at or ledger.finished > self.capacity:
+            return 0
+        return self.capacity - ledger.occupied
+
+    @property
+    def capacity(self) -> int:
+        """How many rows to hold at most: as many as can run, and those that are claimed ahead."""
+        return self._running + self._ahead
+
+    @property
+    def refill_at(self) -> int:
+        """At how many rows in hand to claim again: a worker is free, or half of those claimed ahead are gone."""
+        return self._running + self._ahead // 2 if self._ahead else self._running - 1
+
+    @property
+    def run_length(self) -> int:
+        """How many rows of one key to claim together at most: a full call, or what is done within `LONGEST_RUN`."""
+        return max(self._records, self._done_in(LONGEST_RUN))
 
     @property
     def _ahead(self) -> int:
@@ -41,17 +67,15 @@ class Prefetch:
     def _done_in(self, seconds: float) -> int:
         return int(seconds / (_SHORTEST if self._seconds is None else max(self._seconds, _SHORTEST)))
 
-    @property
-    def capacity(self) -> int:
-        """How many rows to hold at most: as many as can run, and those that are claimed ahead."""
-        return self._running + self._ahead
 
-    @property
-    def run_length(self) -> int:
-        """How many rows of one key to claim together at most: those of a call, or what is done before they settle."""
-        return max(self._records, self._done_in(LONGEST_RUN))
+class CallerDemand:
+    """Wants one row for each caller that waits, and none ahead."""
 
-    @property
-    def refill_at(self) -> int:
-        """At how many rows in hand to claim again: a worker is free, or half of those claimed ahead are gone."""
-        return self._running + self._ahead // 2 if self._ahead else self._running - 1
+    run_length = 1
+
+    def __init__(self) -> None:
+        self.callers = 0
+
+    def rows_wanted(self, ledger: Ledger) -> int:
+        """Return how many callers wait for a row that was not claimed yet."""
+        return max(0, self.callers - ledger.waiting)

@@ -78,7 +78,7 @@ class Worker(Loop):
     def _may_start(self, row: OutboxRow, now: float) -> bool:
         """Return whether a row may be handled; one whose lease is over, or that was delivered too often, is not."""
         if now >= row.held_until:
-            self._ledger.strike([row.lease])
+            self._ledger.remove([row.lease])
             self._journal.lost(row, "dispatch")
             return False
         if self._batcher.is_given_up(row):
@@ -114,7 +114,7 @@ class Worker(Loop):
     async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Sequence[Settlement], BaseException | None]:
         """Handle rows in one call; return what became of them, and an exception to raise when that is settled."""
         unused = max(0, self._batcher.max_records - len(rows))
-        self._ledger.take_places(unused)
+        self._ledger.reserve_places(unused)
         began_at = time.monotonic()
         for row in rows:
             row.began_at = began_at

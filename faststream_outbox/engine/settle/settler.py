@@ -150,7 +150,7 @@ class Settler(Loop):
 
     def _record(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         """Remove settled rows from the ledger, and report what became of them."""
-        written = self._ledger.strike(settled.held)
+        written = self._ledger.remove(settled.held)
         if any(row.ordered for row in written):
             self._expect(0.0)  # its key is free, and more of its rows may be there
         if self._monitor.counts or not all(map(_is_plain_ack, batch)):
@@ -176,7 +176,7 @@ class Settler(Loop):
     def _record_lost(self, lost: set[Lease], batch: Sequence[Settlement]) -> None:
         settlements = _by_lease(batch)
         grouped = {each.lease for each in batch if each.group is not None} & lost
-        for row in self._ledger.strike(lost - grouped):
+        for row in self._ledger.remove(lost - grouped):
             for part in row.parts:
                 if part is row or part.dispatched:
                     self._journal.lost(part, phase_of(settlements[row.lease].outcome))
@@ -198,7 +198,7 @@ class Settler(Loop):
         for buffer in (self._terminal, self._retry):
             buffer.put_back([each for each in kept if self._buffer_of(each) is buffer])
         kept_leases = {each.lease for each in kept}
-        for row in self._ledger.strike(each.lease for each in unsettled if each.lease not in kept_leases):
+        for row in self._ledger.remove(each.lease for each in unsettled if each.lease not in kept_leases):
             self._abandon(row)
 
     def _is_surely_ours(self, lease: Lease) -> bool:
@@ -217,7 +217,7 @@ class Settler(Loop):
             if settlement.lease not in settled.failed or row is None or self._settle_retries.add(settlement):
                 continue
             if isinstance(settlement.outcome, Retry):
-                self._ledger.strike([row.lease])
+                self._ledger.remove([row.lease])
                 self._abandon(row)
             else:
                 refusal = settled.failed[settlement.lease]

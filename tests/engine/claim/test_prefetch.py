@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from faststream_outbox.engine.claim.prefetch import Prefetch
+from faststream_outbox.engine.claim.prefetch import CallerDemand, Prefetch
+from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
-from tests.backends import PostgresBackend
+from tests.backends import MemoryBackend, PostgresBackend
 from tests.engine.pipelines import Reports, fill, running
 from tests.waiting import until, until_empty
 
@@ -85,3 +86,21 @@ async def test_rows_behind_a_slow_one_are_left_to_others(postgres: PostgresBacke
         await until_empty(postgres)
     assert ran == {"slow": 1, "other": 29}
     assert reports.named("lease_lost") == []
+
+
+@pytest.mark.parametrize(
+    ("callers", "rows", "wanted"),
+    [
+        pytest.param(0, 0, 0, id="no caller, no claim"),
+        pytest.param(3, 0, 3, id="a row for each caller"),
+        pytest.param(3, 2, 1, id="rows that wait for callers count"),
+        pytest.param(1, 2, 0, id="rows of callers that left are too many"),
+    ],
+)
+async def test_callers_want_a_row_each(callers: int, rows: int, wanted: int) -> None:
+    backend, ledger, demand = MemoryBackend(), Ledger(), CallerDemand()
+    await fill(backend, rows)
+    ledger.add((await backend.claim("q", limit=rows)).rows if rows else [], 0.0)
+    ledger.admit_added()
+    demand.callers = callers
+    assert demand.rows_wanted(ledger) == wanted

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from faststream_outbox.engine.dispatch.batch_limits import BatchLimits
-from faststream_outbox.engine.dispatch.batcher import Batcher
+from faststream_outbox.engine.dispatch.batcher import Batcher, BatchLimits
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.storage import Ack, Lease, NewRow, OutboxRow, Retry, Settlement
@@ -29,11 +28,11 @@ async def rows(count: int, *, attempts: int = 0) -> list[OutboxRow]:
 
 def admit(ledger: Ledger, some: list[OutboxRow]) -> None:
     ledger.add(some, time.monotonic() + 60)
-    ledger.admit_all()
+    ledger.admit_added()
 
 
-def failed(some: list[OutboxRow], company: int) -> list[Settlement]:
-    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, batch_size=company)) for row in some]
+def failed(some: list[OutboxRow], batch_size: int) -> list[Settlement]:
+    return [Settlement(row.lease, Retry(0.0, row.attempts_count + 1, batch_size=batch_size)) for row in some]
 
 
 async def gather(batcher: Batcher) -> int:
@@ -96,11 +95,11 @@ async def test_fresh_rows_are_not_kept_small_for_the_sake_of_others() -> None:
 
 
 async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
-    company = BatchLimits(100)
+    limits = BatchLimits(100)
     one, two = await rows(2)
     for row in (one, two):
-        company.failed(row.id, 10)
-        assert company.limit(row) == 5
+        limits.failed(row.id, 10)
+        assert limits.limit(row) == 5
     batcher = Batcher(Ledger(), max_records=100, max_wait=0.0)
     batcher.learn(failed([one, two], 10))
     batcher.learn([Settlement(one.lease, Ack()), *failed([two], 1)])
@@ -135,12 +134,12 @@ async def test_a_suspect_is_alone() -> None:
 
 
 async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faststream_outbox.engine.dispatch.batch_limits._REMEMBERED", 3)
-    company = BatchLimits(100)
+    monkeypatch.setattr("faststream_outbox.engine.dispatch.batcher._REMEMBERED", 3)
+    limits = BatchLimits(100)
     some = await rows(5)
     for row in some:
-        company.failed(row.id, 10)
-    assert [company.limit(row) for row in some] == [100, 100, 5, 5, 5]
+        limits.failed(row.id, 10)
+    assert [limits.limit(row) for row in some] == [100, 100, 5, 5, 5]
 
 
 async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
@@ -153,8 +152,8 @@ async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
 
     async def claim_and_go_on() -> None:
         admit(ledger, arrived)
-        await asyncio.sleep(0)  # the claimer hears that there is room
-        await asyncio.create_task(send())  # and its link sends in a task of its own
+        await asyncio.sleep(0)  # the claimer wakes because there is room
+        await asyncio.create_task(send())  # and its lane sends in a task of its own
 
     async def handle() -> None:
         await batcher.gather()
@@ -169,14 +168,14 @@ async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
 async def test_a_call_that_runs_with_places_left_keeps_them() -> None:
     ledger = Ledger()
     admit(ledger, some := await rows(3))
-    ledger.take_places(7)
+    ledger.reserve_places(7)
     assert (len(ledger), ledger.occupied) == (3, 10)
     waiting = asyncio.ensure_future(ledger.wait_for_change())
     await asyncio.sleep(0)
     ledger.free_places(7)
     await asyncio.wait_for(waiting, 5)
     assert ledger.occupied == 3
-    assert len(ledger.strike(row.lease for row in some)) == 3
+    assert len(ledger.remove(row.lease for row in some)) == 3
 
 
 def settlements(count: int, group: int | None) -> list[Settlement]:
@@ -192,26 +191,26 @@ def test_a_group_is_not_torn_apart() -> None:
     assert list(chain(*batches)) == put
 
 
-async def test_a_row_is_not_given_up_for_deliveries_in_company() -> None:
-    company = BatchLimits(8, max_deliveries=2)
+async def test_a_row_is_not_given_up_for_deliveries_among_others() -> None:
+    limits = BatchLimits(8, max_deliveries=2)
     one, two = await rows(2)
     for row in (one, two):
         row.deliveries_count = 3
-        company.failed(row.id, 2)
-        assert company.limit(row) == 1, "now it is tried alone"
-        assert not company.is_given_up(row)
-    company.failed(one.id, 1)  # alone
-    assert company.is_given_up(one)
+        limits.failed(row.id, 2)
+        assert limits.limit(row) == 1, "now it is tried alone"
+        assert not limits.is_given_up(row)
+    limits.failed(one.id, 1)  # alone
+    assert limits.is_given_up(one)
     two.suspect = True
-    assert company.is_given_up(two), "suspects were alone"
+    assert limits.is_given_up(two), "suspects were alone"
 
 
 async def test_deliveries_tell_whether_a_row_was_alone_where_nothing_else_is_known() -> None:
-    company = BatchLimits(8, max_deliveries=2)
+    limits = BatchLimits(8, max_deliveries=2)
     [row] = await rows(1, attempts=1)
     verdicts = []
     for row.deliveries_count in range(3, 8):
-        verdicts.append(company.is_given_up(row))
+        verdicts.append(limits.is_given_up(row))
     assert verdicts == [False, False, True, True, True]
     row.attempts_count = 0
-    assert company.is_given_up(row), "it never failed: its process did"
+    assert limits.is_given_up(row), "it never failed: its process did"
