@@ -3,7 +3,7 @@
 from typing import Final
 
 from benchmarks.outbox import LEASE_SECONDS, QUEUE
-from faststream_outbox.engine.pipeline import PipelineOptions
+from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.storage import Ack, OutboxRow, Settlement, StoreConnection
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
@@ -24,7 +24,7 @@ ORDERINGS: Final[dict[str, Ordering]] = {
     "HashShards": HashShards(count=SHARDS),
 }
 # What a subscriber takes of one key at once: more than any key of ours has.
-ROWS_PER_KEY: Final = PipelineOptions().rows_per_key
+ROWS_PER_KEY: Final = DEFAULTS.rows_per_key
 MOST_ROWS: Final = 10
 # Ten keys in turns, the first with one row, the last with ten: a key's rows lie apart from each other.
 _TURNS: Final = [key for turn in range(MOST_ROWS) for key in range(turn, MOST_ROWS)]

@@ -1,39 +1,51 @@
-"""What a broker knows and its subscribers and publishers ask for."""
+"""The configuration of a broker, which its subscribers and publishers read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from faststream_outbox._faststream import BrokerConfig
 from faststream_outbox.client import AbstractOutboxClient
-from faststream_outbox.metrics import MetricsRecorder, emit, ignore
+from faststream_outbox.metrics import MetricsRecorder
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Store
 from faststream_outbox.wakeup.wakeup import Wakeup
 
-# Renders what a handler raised for the dead-letter table; None keeps nothing of it.
+# Returns the text of an exception for the dead-letter table; None stores no text.
 LastExceptionRenderer = Callable[[BaseException], str | None]
 
 
 @dataclass(kw_only=True)
 class OutboxBrokerConfig(BrokerConfig):
-    """The broker's own half of the configuration; a router has none of it until a broker includes the router."""
+    """FastStream's configuration and ours; a router has the values of its broker once it is included."""
 
     client: AbstractOutboxClient | None = None
     wakeup: Wakeup | None = None
-    metrics_recorder: MetricsRecorder = ignore
+    metrics_recorder: MetricsRecorder | None = None
     last_exception_renderer: LastExceptionRenderer | None = None
-    # The name of this outbox in what leaves it for other brokers.
+    # The name of this outbox in messages to other brokers.
     source: str = ""
-    # Classes that a handler's parameter may not be annotated with as they are, and what to use instead.
+    # Classes that must not annotate a handler's parameter, each with the annotation to use instead.
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
-        """The rows."""
+        """The store of the broker."""
         if self.client is None:
-            raise RuntimeError("This router belongs to no broker yet: broker.include_router(router).")
+            raise RuntimeError("This router belongs to no broker yet. Include it first: broker.include_router(router).")
         return self.client.store
 
-    def record(self, event: str, **tags: Any) -> None:
-        """Tell the metrics recorder."""
-        emit(self.metrics_recorder, event, tags, self.logger)
+    def monitor(self, subscriber: str = "", queues: Sequence[str] = ()) -> Monitor:
+        """Make the monitor of a subscriber, or of a part of the broker itself."""
+        return Monitor(
+            get_logger=lambda: self.logger.logger,
+            recorder=self.metrics_recorder,
+            subscriber=subscriber,
+            queues=queues,
+        )
+
+    @cached_property
+    def publishing_monitor(self) -> Monitor:
+        """The monitor of what is published outside of handlers."""
+        return self.monitor()

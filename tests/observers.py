@@ -1,10 +1,10 @@
 """What was notified, reported and woken, recorded for tests to await."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.telemetry import Monitor
 
 # The connection that listens, by what it has run last; it is the one that notifies too.
 LISTENERS = """SELECT pid FROM pg_stat_activity
@@ -36,12 +36,12 @@ class Reports(Monitor):
     """Collects events, and waits for one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(get_logger=lambda: self)
         self.events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
 
-    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        self.events.append({"message": message, "level": level, "error": error, **extra})
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        self.events.append({"message": msg, "level": level, "error": exc_info, **(extra or {})})
         self._news.set()
 
     def named(self, event: str) -> list[dict[str, Any]]:

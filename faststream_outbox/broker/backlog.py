@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Final
 
 from faststream_outbox.metrics import MetricsRecorder
-from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import QueueStats, Store
 
@@ -61,7 +61,7 @@ class BacklogWatch(Loop):
         self._counted = frozenset(backlogs)
 
 
-def wanted_interval(recorder: MetricsRecorder) -> float | None:
+def wanted_interval(recorder: MetricsRecorder | None) -> float | None:
     """Return the seconds between two counts that a recorder asks for; None if it asks for none."""
     interval = getattr(recorder, "backlog_interval", None)
     # A recorder may be any callable; a mock has every attribute.

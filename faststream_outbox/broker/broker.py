@@ -35,14 +35,13 @@ from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
-from faststream_outbox.metrics import MetricsRecorder, check_recorder, ignore
+from faststream_outbox.metrics import MetricsRecorder, check_recorder
 from faststream_outbox.publisher.producer import OutboxProducer
-from faststream_outbox.runtime.events import describe
+from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.errors import advice
 from faststream_outbox.storage.schema.tables import check_tables
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.wakeup.wakeup import Wakeup
 
@@ -109,7 +108,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
         config = OutboxBrokerConfig(
             client=client,
-            metrics_recorder=metrics_recorder or ignore,
+            metrics_recorder=metrics_recorder,
             last_exception_renderer=last_exception_renderer,
             source=check_name("source", source or outbox_table.name),
             producer=producer,
@@ -133,7 +132,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
                 each: f"faststream_outbox.annotations.{name}" for name, classes in _INJECTED.items() for each in classes
             },
         )
-        config.wakeup = Wakeup(client.store, BrokerMonitor(config))
+        config.wakeup = Wakeup(client.store, config.monitor())
         producer.connect(config)
         self._backlog: BacklogWatch | None = None
         self._foreign_brokers: ForeignBrokers | None = None
@@ -189,9 +188,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         """Connect the brokers that handlers publish to, except in a test in memory, which replaces them."""
         if self._foreign_brokers is None and isinstance(self.client, OutboxClient):
             handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
-            self._foreign_brokers = ForeignBrokers(
-                self, handlers, BrokerMonitor(cast("OutboxBrokerConfig", self.config))
-            )
+            self._foreign_brokers = ForeignBrokers(self, handlers, cast("OutboxBrokerConfig", self.config).monitor())
             await self._foreign_brokers.open()
 
     def _watch_backlog(self) -> None:
@@ -202,12 +199,12 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         if interval is None or without_engine or self._backlog is not None:
             return
         queues = [queue for each in self._outbox_subscribers for queue in each.queues]
-        self._backlog = BacklogWatch(config.store, queues, BrokerMonitor(config), interval=interval)
+        self._backlog = BacklogWatch(config.store, queues, config.monitor(), interval=interval)
         self._backlog.start()
 
     async def _report_unreadable_tables(self) -> None:
         """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
-        monitor = BrokerMonitor(cast("OutboxBrokerConfig", self.config))
+        monitor = cast("OutboxBrokerConfig", self.config).monitor()
         for table, error in await self.client.look():
             message = f"Could not read {table}: {describe(error)}.{advice(error)} Subscribers try again until it works."
             monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)

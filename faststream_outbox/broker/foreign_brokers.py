@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from faststream_outbox._faststream import BrokerUsecase, HandlerCallWrapper
 from faststream_outbox.publisher.foreign import broker_of, foreign_publishers
-from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 
 # A broker that is up answers within this time; one that is down must not delay the start longer.

@@ -1,4 +1,4 @@
-"""A router, and what can be declared on one before there is a function to decorate."""
+"""A router, and routes: handlers that are declared in a list instead of by a decorator."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ from faststream_outbox.message import OutboxDelivery
 
 
 class OutboxPublisher(ArgsContainer):
-    """What `publisher(…)` takes, for an `OutboxRoute`."""
+    """The arguments of `publisher(…)`, for an `OutboxRoute`."""
 
     def __init__(self, queue: str, *, headers: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(queue, headers=headers, **options)
 
 
 class OutboxRoute(SubscriberRoute):
-    """A handler and what `subscriber(…)` takes, for `OutboxRouter(handlers=[…])`.
+    """A handler and the arguments of `subscriber(…)`, for `OutboxRouter(handlers=[…])`.
 
     Example:
         router = OutboxRouter(handlers=[OutboxRoute(handle, "orders", max_workers=4)])
@@ -47,7 +47,7 @@ class OutboxRoute(SubscriberRoute):
 
 
 class OutboxRouter(OutboxRegistrator, BrokerRouter[OutboxDelivery, OutboxBrokerConfig]):
-    """Subscribers and publishers that a broker, or another router, includes.
+    """A group of subscribers and publishers, for a broker or another router to include.
 
     Example:
         router = OutboxRouter(prefix="billing.")

@@ -20,7 +20,6 @@ from faststream_outbox.cli.settings import RelaySettings, make_route
 from faststream_outbox.cli.status import Figures, ProgressLines, Status
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import make_target
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 
 if TYPE_CHECKING:
     from faststream_outbox.runtime.loop import Loop
@@ -97,7 +96,7 @@ class Program:
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
         """Count the rows and report progress, in a view or in the log."""
-        monitor = BrokerMonitor(self.outbox.config.broker_config, "relay", self.figures.queues)
+        monitor = self.outbox.config.broker_config.monitor("relay", self.figures.queues)
         store: Any = self.outbox.config.broker_config.store
         interval = _COUNT_SECONDS_WITH_VIEW if self._has_view else _COUNT_SECONDS
         loops: list[Loop] = [BacklogWatch(store, self.figures.queues, monitor, interval=interval)]

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from faststream_outbox.cli.errors import hide
 from faststream_outbox.relay import Relay
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import QueueStats
 
 # Over fewer seconds a rate jumps, over more it lags behind.

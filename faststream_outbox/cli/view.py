@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from faststream_outbox.cli.status import Status
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 
 # Twice a second looks live and costs little.
 _REDRAW_SECONDS: Final = 0.5

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from faststream_outbox.engine.claim.claimer import Claimer, Demand
 from faststream_outbox.engine.claim.key_claims import KeyClaims
@@ -14,51 +13,16 @@ from faststream_outbox.engine.claim.shard_keeper import ShardKeeper, own_shards
 from faststream_outbox.engine.claim.stale_returner import StaleReturner
 from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Worker
-from faststream_outbox.engine.giving_up import OnDead
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.engine.shutdown import Shutdown, give_back, in_time
-from faststream_outbox.runtime.events import Monitor
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import Monitor, RowEvents
 from faststream_outbox.storage import OutboxRow, Store
-from faststream_outbox.storage.ordering import NO_SHARDS, HashShards, HeadLease, Ordering
-from faststream_outbox.wakeup.announcer import Announce, Announcer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineOptions:
-    """How a subscriber claims and settles; the defaults need no tuning."""
-
-    max_workers: int = 1
-    # How many rows one call of the handler takes at most, and for how many seconds the first of them waits for others.
-    max_records: int = 1
-    max_wait: float = 0.0
-    # How many rows of one key are claimed together: they are handled one after the other, and settled together.
-    rows_per_key: int = 100
-    # How claimers of the same queues keep out of each other's way.
-    ordering: Ordering = field(default_factory=HeadLease)
-    # Large enough that a round trip is shared by many rows, small enough to be handled within a lease.
-    claim_batch_size: int = 250
-    # A row waits no longer than this when its wake-up was lost, and usually not at all.
-    min_interval: float = 0.5
-    max_interval: float = 10.0
-    lease_seconds: float = 60.0
-    max_deliveries: int | None = None
-    on_dead: OnDead = "skip"
-    # A kind of outcome is written when this many wait, or the oldest has waited this many seconds, or every row in hand
-    # has its outcome; and never more in one statement. An acknowledged row is written as soon as the settler is free,
-    # because a crash would deliver it again; a retry has time.
-    terminal_batch_size: int = 500
-    terminal_flush_interval: float = 0.0
-    retry_batch_size: int = 100  # fewer than are in hand, so that they do not wait for all of those
-    retry_flush_interval: float = 0.1
-
-    @property
-    def capacity(self) -> int:
-        """How many rows are in hand at most: one batch that runs, and one that waits."""
-        return 2 * max(self.claim_batch_size, self.max_workers * self.max_records)
+from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
+from faststream_outbox.wakeup.wakeup import Announce
 
 
 class PipelineBase(ABC):
@@ -70,14 +34,15 @@ class PipelineBase(ABC):
         queues: Sequence[str],
         demand: Demand,
         *,
-        options: PipelineOptions,
+        options: SubscriberOptions,
+        rows_per_key: int,
         monitor: Monitor | None,
         announce: Announce | None,
         row_type: type[OutboxRow],
         for_callers: bool = False,
     ) -> None:
         self._monitor = monitor or Monitor()
-        self._journal = journal = Journal(self._monitor, keeps_dead=store.keeps_dead)
+        self._journal = journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
         self._queues = tuple(queues)
         self._announce = announce
         self._options = options
@@ -88,7 +53,7 @@ class PipelineBase(ABC):
         self._claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
         self._settle_lane = ReconnectingLane(store, limit=30.0)
         self._lease_renewer = LeaseRenewer(
-            self._claim_lane, self._ledger, self._monitor, lease_seconds=options.lease_seconds
+            self._claim_lane, self._ledger, self._monitor, lease_seconds=options.lease_ttl_seconds
         )
         shards = own_shards(options.ordering, self._queues)
         self._claimer = Claimer(
@@ -98,16 +63,13 @@ class PipelineBase(ABC):
             demand,
             KeyClaims(
                 self._queues,
-                rows_per_key=options.rows_per_key,
-                lease_seconds=options.lease_seconds,
+                rows_per_key=rows_per_key,
+                lease_seconds=options.lease_ttl_seconds,
                 ordering=options.ordering,
                 shards=shards,
             ),
             queues=self._queues,
-            batch_size=options.claim_batch_size,
-            lease_seconds=options.lease_seconds,
-            min_interval=options.min_interval,
-            max_interval=options.max_interval,
+            options=options,
             for_callers=for_callers,
         )
         self._shard_keeper: ShardKeeper | None = None
@@ -117,17 +79,18 @@ class PipelineBase(ABC):
             self._shard_keeper = ShardKeeper(
                 self._claim_lane, self._queues, shards, self._monitor, wake=self._claimer.wake
             )
-        announcer = Announcer(self._queues, self._claimer.wake, announce, self._monitor)
         self._settler = Settler(
             self._settle_lane,
             self._ledger,
             journal,
             terminal=SettleBuffer(
-                batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval
+                batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval_ms / 1000
             ),
-            retry=SettleBuffer(batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval),
+            retry=SettleBuffer(
+                batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval_ms / 1000
+            ),
             expect=lambda seconds: self._claimer.expect(self._settle_lane.time_left(seconds)),
-            announce=announcer.announce,
+            announce=announce,
         )
         self._loops = [self._settler, self._lease_renewer, self._claimer]
 
@@ -161,7 +124,7 @@ class PipelineBase(ABC):
     def alive(self) -> bool:
         """Whether every part is running, and a claim has succeeded lately."""
         sharing = self._shard_keeper is None or self._shard_keeper.alive
-        lately = self._claimer.idle_for < 2 * self._options.max_interval + self._options.lease_seconds
+        lately = self._claimer.idle_for < 2 * self._options.max_fetch_interval + self._options.lease_ttl_seconds
         return all(loop.alive for loop in self._loops) and sharing and lately
 
     async def stop(self, drain_seconds: float | None) -> None:
@@ -210,27 +173,34 @@ class Pipeline(PipelineBase):
         queues: Sequence[str],
         handle: Handle,
         *,
-        options: PipelineOptions | None = None,
+        options: SubscriberOptions = DEFAULTS,
+        rows_per_key: int | None = None,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
         interruptible: bool = True,
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
-        options = options or PipelineOptions()
-        prefetch = Prefetch(max_workers=options.max_workers, most=options.capacity, max_records=options.max_records)
+        prefetch = Prefetch(max_workers=options.max_workers, most=options.capacity, max_records=options.rows_per_call)
         super().__init__(
-            store, queues, prefetch, options=options, monitor=monitor, announce=announce, row_type=row_type
+            store,
+            queues,
+            prefetch,
+            options=options,
+            rows_per_key=rows_per_key or options.rows_per_key,
+            monitor=monitor,
+            announce=announce,
+            row_type=row_type,
         )
         self._stale_returner = StaleReturner(
             *(self._claim_lane, self._ledger, self._monitor),
             too_slow=prefetch.observe,
-            max_wait=options.max_wait,
+            max_wait=options.max_wait_ms / 1000,
             announce=announce,
         )
         self._batcher = Batcher(
             self._ledger,
-            max_records=options.max_records,
-            max_wait=options.max_wait,
+            max_records=options.rows_per_call,
+            max_wait=options.max_wait_ms / 1000,
             max_deliveries=options.max_deliveries,
         )
         self._dispatcher = Dispatcher(

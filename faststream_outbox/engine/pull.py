@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.claim.stale_returner import UnwantedReturner
-from faststream_outbox.engine.giving_up import give_up
-from faststream_outbox.engine.pipeline import PipelineBase, PipelineOptions
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions, give_up
+from faststream_outbox.engine.pipeline import PipelineBase
 from faststream_outbox.engine.shutdown import LAST_STEP_LIMIT
-from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Dead, Lease, OutboxRow, Outcome, Settlement, Store
 from faststream_outbox.storage.ordering import HashShards, HeadLease
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.wakeup.wakeup import Announce
 
 
 class Puller(PipelineBase):
@@ -33,21 +33,18 @@ class Puller(PipelineBase):
         store: Store,
         queues: Sequence[str],
         *,
-        options: PipelineOptions | None = None,
+        options: SubscriberOptions = DEFAULTS,
         monitor: Monitor | None = None,
         announce: Announce | None = None,
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
-        options = options or PipelineOptions()
         options = replace(
             options,
-            # Of a run, a caller would get the first row only.
-            rows_per_key=1,
             # A caller that takes a row now and then leases no shards, and looks at the keys of all.
             ordering=HeadLease() if isinstance(options.ordering, HashShards) else options.ordering,
             # A caller waits until its outcome is written.
-            terminal_flush_interval=0.0,
-            retry_flush_interval=0.0,
+            terminal_flush_interval_ms=0.0,
+            retry_flush_interval_ms=0.0,
         )
         self._demand = CallerDemand()
         super().__init__(
@@ -55,6 +52,8 @@ class Puller(PipelineBase):
             queues,
             self._demand,
             options=options,
+            # Of a run, a caller would get the first row only.
+            rows_per_key=1,
             monitor=monitor,
             announce=announce,
             row_type=row_type,

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.runtime.events import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import OutboxRow
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.wakeup.wakeup import Announce
 
 # How many seconds each last step (release, settle, close) may take after the time for draining.
 LAST_STEP_LIMIT: Final = 5.0

@@ -1,4 +1,4 @@
-"""How subscribers and publishers are declared on a FastAPI router."""
+"""Declares subscribers and publishers on a FastAPI router."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -25,16 +25,16 @@ from faststream_outbox._faststream import (
 from faststream_outbox._faststream_fastapi import StreamRouter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
-from faststream_outbox.engine.giving_up import OnDead
+from faststream_outbox.engine.options import DEFAULTS, OnDead
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
-from faststream_outbox.storage.ordering import HeadLease, Ordering
+from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 
 class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
-    """What `OutboxRegistrator` is to a broker."""
+    """The decorators of a FastAPI router, with the options of `OutboxBroker`'s own."""
 
     broker_class = OutboxBroker
     broker: OutboxBroker
@@ -43,25 +43,25 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         self,
         queues: str | Sequence[str],
         *,
-        max_workers: int = 1,
-        fetch_batch_size: int | None = None,
-        min_fetch_interval: float = 1.0,
-        max_fetch_interval: float = 10.0,
-        lease_ttl_seconds: float = 60.0,
-        max_deliveries: int | None = None,
-        on_dead: OnDead = "skip",
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
+        max_workers: int = DEFAULTS.max_workers,
+        fetch_batch_size: int | None = DEFAULTS.fetch_batch_size,
+        min_fetch_interval: float = DEFAULTS.min_fetch_interval,
+        max_fetch_interval: float = DEFAULTS.max_fetch_interval,
+        lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
+        max_deliveries: int | None = DEFAULTS.max_deliveries,
+        on_dead: OnDead = DEFAULTS.on_dead,
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
         ack_policy: AckPolicy = EMPTY,
-        terminal_batch_size: int = 500,
-        terminal_flush_interval_ms: float = 0.0,
-        retry_batch_size: int = 100,
-        retry_flush_interval_ms: float = 100.0,
-        batch: bool = False,
-        max_records: int | None = None,
-        max_wait_ms: float = 0.0,
-        ordering: Ordering = HeadLease(),  # noqa: B008 - a value that nobody changes
-        propagate_inbound_headers: bool = False,
-        publish_timeout: float | None = 30.0,
+        terminal_batch_size: int = DEFAULTS.terminal_batch_size,
+        terminal_flush_interval_ms: float = DEFAULTS.terminal_flush_interval_ms,
+        retry_batch_size: int = DEFAULTS.retry_batch_size,
+        retry_flush_interval_ms: float = DEFAULTS.retry_flush_interval_ms,
+        batch: bool = DEFAULTS.batch,
+        max_records: int | None = DEFAULTS.max_records,
+        max_wait_ms: float = DEFAULTS.max_wait_ms,
+        ordering: Ordering = DEFAULTS.ordering,
+        propagate_inbound_headers: bool = DEFAULTS.propagate_inbound_headers,
+        publish_timeout: float | None = DEFAULTS.publish_timeout,
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         dependencies: Sequence[params.Depends] = (),
         parser: CustomCallable | None = None,
@@ -73,7 +73,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         title: str | None = None,
         description: str | None = None,
         include_in_schema: bool = True,
-        # FastAPI, for what the handler returns
+        # FastAPI's own: how it turns what the handler returns into the body to publish
         response_model: Any = Default(None),
         response_model_include: IncEx | None = None,
         response_model_exclude: IncEx | None = None,
@@ -82,14 +82,14 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         response_model_exclude_defaults: bool = False,
         response_model_exclude_none: bool = False,
     ) -> OutboxSubscriber:
-        """Subscribe a handler, into which FastAPI injects, to one queue or to several.
+        """Subscribe a handler, whose parameters FastAPI may inject, to one queue or to several.
 
         Args:
-            queues: A queue's name, or several.
+            queues: The name of a queue, or a list of names.
             dependencies: FastAPI's dependencies of every handler of this subscriber.
-            response_model: The type to which FastAPI turns what the handler returns, before it is published.
+            response_model: The type to which FastAPI converts what the handler returns, before it is published.
 
-        All others are those of `OutboxBroker.subscriber`, and of a FastAPI path operation.
+        The other parameters are those of `OutboxBroker.subscriber` and of a FastAPI path operation.
 
         """
         subscriber = super().subscriber(
@@ -172,9 +172,9 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         include_in_schema: bool = True,
         generate_unique_id_function: Callable[[APIRoute], str] = Default(generate_unique_id),
     ) -> None:
-        """Take over the subscribers of a `faststream_outbox.OutboxRouter`, or the paths of a FastAPI `APIRouter`.
+        """Add the subscribers of a `faststream_outbox.OutboxRouter`, or the paths of a FastAPI `APIRouter`.
 
-        The prefix is one of queues for the one, of paths for the other.
+        `prefix` is put before the names of queues in the first case, and before paths in the second.
         """
         if isinstance(router, OutboxRegistrator):
             for subscriber in cast("list[OutboxSubscriber]", router.subscribers):
@@ -199,17 +199,17 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         else:
             raise TypeError(
                 f"A FastAPI OutboxRouter includes routers of faststream_outbox and plain routers of FastAPI, not "
-                f"{type(router).__name__}. Include that into the application: app.include_router(router)."
+                f"{type(router).__name__}. Include that one into the application: app.include_router(router)."
             )
 
 
 def _dependencies_of(subscriber: OutboxSubscriber) -> list[params.Depends]:
-    """Find what a plain router and its subscriber depend on, which FastStream would leave out under FastAPI."""
-    found = [*subscriber._outer_config.broker_dependencies, *subscriber._call_options.dependencies]  # noqa: SLF001 - nowhere else to find
+    """Return the dependencies of a plain router and its subscriber, which FastStream ignores under FastAPI."""
+    found = [*subscriber._outer_config.broker_dependencies, *subscriber._call_options.dependencies]  # noqa: SLF001 - FastStream has no public name for them
     for dependency in found:
         if not isinstance(dependency, params.Depends):
             raise SetupError(
-                f"The subscriber of {', '.join(subscriber.queues)} depends on {dependency}, which is FastStream's. "
-                "Under FastAPI use fastapi.Depends."
+                f"The subscriber of {', '.join(subscriber.queues)} depends on {dependency}, which is FastStream's "
+                "Depends. Under FastAPI use fastapi.Depends."
             )
     return cast("list[params.Depends]", found)

@@ -12,6 +12,7 @@ from faststream.message import StreamMessage
 from faststream_outbox._faststream import LoggerProto
 from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, row_identity
 from faststream_outbox.inbox.consumer import Consumer
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_message_id
 from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
@@ -46,9 +47,9 @@ class InboxRecords:
         message_id = await find_message_id(message, self._get_message_id)
         transaction = await self.store.begin(consumer.name, message_id)
         if transaction is None and logger is not None:
-            extra = {"event": "inbox_skipped", "consumer": consumer.name, "inbox_id": message_id}
             text = f"Skipped message {message_id!r}: consumer {consumer.name!r} has handled it before."
-            logger.log(logging.INFO, text, extra=extra)
+            monitor = Monitor(get_logger=lambda: logger)
+            monitor.report("inbox_skipped", text, level=logging.INFO, consumer=consumer.name, inbox_id=message_id)
         return transaction
 
     async def clean_batch(self, consumer: Consumer) -> int:
@@ -66,9 +67,8 @@ class InboxRecords:
                 consumer.clean_at = time.monotonic()  # there is more: the next commit goes on
         except Exception as error:  # noqa: BLE001 - the message is handled and committed
             if logger is not None:
-                extra = {"event": "inbox_clean_failed", "consumer": consumer.name}
-                text = f"Deleting old records of {consumer.name!r} failed, and is tried again later: {error!r}"
-                logger.log(logging.WARNING, text, extra=extra)
+                text = f"Could not delete old records of {consumer.name!r}; tried again later: {describe(error)}"
+                Monitor(get_logger=lambda: logger).report("inbox_clean_failed", text, consumer=consumer.name)
 
 
 async def find_message_id(message: StreamMessage[Any], get: GetMessageId | None) -> str:

@@ -1,6 +1,5 @@
 """Publishes what a handler returns, by the statement that settles the message it answers."""
 
-import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
@@ -89,8 +88,8 @@ class ResponsePublisher(_AnswerPublisher):
         if cmd.queue:
             await self._send(cmd, _extra_middlewares)
         elif not self._published_by_others and not getattr(context.get_local("message"), "reply_to", ""):
-            message = "A handler returned an OutboxResponse that nothing publishes, and it is dropped: give it a queue."
-            self._config.logger.log(message, logging.WARNING, extra={"event": "response_dropped"})
+            message = "A handler returned an OutboxResponse without a queue, so it was not published: give it a queue."
+            self._config.publishing_monitor.report("response_dropped", message)
 
     @property
     def _published_by_others(self) -> bool:

@@ -84,7 +84,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
             failure = {"exception_type": type(error).__name__}
             raise
         finally:
-            self.config.record(
+            self.config.publishing_monitor.record(
                 "published",
                 queue=cmd.queue,
                 status="error" if failure else "success",

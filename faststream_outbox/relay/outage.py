@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from faststream_outbox.relay.targets.base import Target
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 
 # How long to wait between two checks of a broker that is down: short at first, then doubled up to the maximum.
 _FIRST_WAIT: Final = 0.2

@@ -9,20 +9,19 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.engine.giving_up import OnDead, check_on_dead
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.runtime.events import describe
+from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
-from faststream_outbox.storage.checks import check_name, check_number
-from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
+from faststream_outbox.storage.checks import check_name
+from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.judge import Judge
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 
 # Rows in one claim and in one settle statement; more rows save nothing further.
 _CLAIMED_AT_ONCE: Final = 500
@@ -36,6 +35,8 @@ _DISCONNECT_SECONDS: Final = 10.0
 _FIRST_CLAIM_SECONDS: Final = 30.0
 # Keys sent at the same time: enough that their messages fill batches.
 _KEYS_AT_ONCE: Final = 256
+# Half of a subscriber's: a relay often is the only poller of its queues, and other services wait for what it sends.
+_MIN_FETCH_INTERVAL: Final = 0.5
 
 
 class Relay:
@@ -47,14 +48,16 @@ class Relay:
     Args:
         broker: The outbox.
         to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
-        routes: The destination of each queue: a name, `by_header(…)`, or a function of a row.
-        source: The name of this outbox in `outbox_id` and `outbox_source`, the broker's by default; never change it.
-        ordering: How several relays share the keys.
-        on_dead: What happens to a key whose message the broker refuses: `"skip"` dead-letters the message and goes on,
-            `"park"` parks the key until an operator retries or skips it.
-        retry_strategy: When a message is sent again that failed for another reason than an outage.
-        lease_ttl_seconds: After how many seconds another relay may claim the rows of one that died.
-        cloudevents: Whether to add the headers of CloudEvents.
+        routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
+        source: The name of this outbox in `outbox_id` and `outbox_source`, which must never change; by default the
+            broker's.
+        ordering: How several relays share the keys; `HeadLease()` by default.
+        on_dead: What becomes of a key whose message the broker refuses: `"skip"` (the default) goes on without the
+            message, `"park"` waits for an operator.
+        retry_strategy: When a message is sent again that failed for another reason than an outage; by default
+            `ExponentialRetry` with ten attempts.
+        lease_ttl_seconds: After how many seconds another relay may claim a row whose relay died; 60 by default.
+        cloudevents: Whether headers of CloudEvents are added.
 
     Example:
         relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
@@ -69,13 +72,12 @@ class Relay:
         to: Any,
         routes: Mapping[str, Route],
         source: str | None = None,
-        ordering: Ordering = HeadLease(),  # noqa: B008 - immutable
-        on_dead: OnDead = "skip",
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = None,
-        lease_ttl_seconds: float = 60.0,
+        ordering: Ordering = DEFAULTS.ordering,
+        on_dead: OnDead = DEFAULTS.on_dead,
+        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         cloudevents: bool = False,
     ) -> None:
-        check_on_dead(on_dead)
         if not isinstance(broker, OutboxBroker):
             raise TypeError(f"A relay reads from an OutboxBroker, not a {type(broker).__name__}.")
         self._broker = broker
@@ -86,16 +88,19 @@ class Relay:
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._cloudevents = cloudevents
         self._strategy = retry_strategy or DEFAULT_RETRY
-        self._options = PipelineOptions(
+        # What is not here is as for a subscriber.
+        self._options = SubscriberOptions(
             max_workers=_KEYS_AT_ONCE,
+            batch=True,
             max_records=_SENT_AT_ONCE,
-            claim_batch_size=_CLAIMED_AT_ONCE,
-            rows_per_key=_SENT_AT_ONCE,
-            lease_seconds=check_number("lease_ttl_seconds", lease_ttl_seconds),
-            ordering=check_ordering(ordering),
+            fetch_batch_size=_CLAIMED_AT_ONCE,
+            min_fetch_interval=_MIN_FETCH_INTERVAL,
+            lease_ttl_seconds=lease_ttl_seconds,
+            ordering=ordering,
             on_dead=on_dead,
+            retry_strategy=retry_strategy,
         )
-        self._monitor = BrokerMonitor(broker.config.broker_config, "relay", self._routes.queues)
+        self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
         self._forwarder: Forwarder | None = None
@@ -205,7 +210,7 @@ class Relay:
 
     @property
     def alive(self) -> bool:
-        """Whether every loop is running; a relay that waits for its broker is alive."""
+        """Whether every loop is running; a relay that waits for its broker counts as alive."""
         if self._pipeline is None or self._outage is None:
             return False
         just_started = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS

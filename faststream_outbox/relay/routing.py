@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from faststream_outbox.runtime.events import PlainError
+from faststream_outbox.runtime.telemetry import PlainError
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 

@@ -1,1 +1,1 @@
-"""What every background part is made of: a loop, time limits, and a way to report what happens."""
+"""The base of every background part: a loop, time limits, and the way to the log and the metrics."""

@@ -1,26 +1,47 @@
-"""The shape that every background part has: started once, stopped once, one loop in between."""
+"""The base class of every background part: started once, stopped once, one step repeated in between."""
 
 import asyncio
 import logging
+import random
 from abc import ABC, abstractmethod
 from typing import Final
 
-from faststream_outbox.runtime.backoff import Backoff
-from faststream_outbox.runtime.events import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage.errors import advice
 
-# A handler may catch its cancellation and go on, so it gets another; whoever is deaf to all of them is left behind.
+# A handler may catch its cancellation and go on, so it is cancelled again; after the last time its task is left behind.
 _CANCELLATIONS: Final = 3
 _BETWEEN_CANCELLATIONS: Final = 5.0
-_BEFORE_REVIVAL: Final = 0.1
+_BEFORE_RESTART: Final = 0.1
+# The first retry comes at once for a person; the longest wait lets deliveries go on soon after the server is back.
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 1.0
+
+
+class Backoff:
+    """The waits of one loop after failures: each twice as long as the one before, up to `longest` seconds."""
+
+    def __init__(self, longest: float = _LONGEST_WAIT) -> None:
+        self._longest = longest
+        self._next = _FIRST_WAIT
+
+    def reset(self) -> None:
+        """Start from the shortest wait again, after a success."""
+        self._next = _FIRST_WAIT
+
+    async def wait(self) -> None:
+        """Wait, and double the next wait."""
+        seconds, self._next = self._next, min(self._next * 2, self._longest)
+        # Half fixed, half random: the subscribers of many processes should not all come back at the same moment.
+        await asyncio.sleep(seconds * (0.5 + random.random() / 2))  # noqa: S311 - not for security
 
 
 class Loop(ABC):
-    """Repeats `step` until it is stopped; a step that fails is reported, and tried again after a moment."""
+    """Repeats `step` until it is stopped; a step that fails is reported and tried again after a wait."""
 
-    # The event under which a failing step is reported.
+    # The event under which a failing step is logged.
     failure_event: str
-    # What a step does, for a person to read.
+    # What a step does, for the text of log records.
     task: str
 
     def __init__(self, monitor: Monitor) -> None:
@@ -31,25 +52,25 @@ class Loop(ABC):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to repeat."""
+        """Start to repeat the step."""
         self._stopping = False
         self._spawn()
 
     def _spawn(self) -> None:
         if not self._stopping:
             self._task = asyncio.create_task(self._run(), name=type(self).__name__)
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(self._restart)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Begin anew if nobody asked for the end: a handler may have cancelled the task that it ran in.
+    def _restart(self, task: "asyncio.Task[None]") -> None:
+        """Start again if the task ended without `stop`: a handler may have cancelled the task that it ran in.
 
-        Not at once: should the event loop be ending, and have cancelled everything, then there is no later.
+        Not at once: if the event loop is shutting down and has cancelled every task, the delay keeps this one ended.
         """
         if not self._stopping:
-            task.get_loop().call_later(_BEFORE_REVIVAL, self._spawn)
+            task.get_loop().call_later(_BEFORE_RESTART, self._spawn)
 
     async def stop(self) -> None:
-        """Stop at once, in the middle of a step if need be; asked twice, it waits for the same end."""
+        """Stop at once, even in the middle of a step; a second call waits for the same end."""
         task, asked, self._stopping = self._task, self._stopping, True
         if task is None:
             return
@@ -59,7 +80,7 @@ class Loop(ABC):
             done, _pending = await asyncio.wait([task], timeout=_BETWEEN_CANCELLATIONS)
             if done:
                 return
-        message = f"{type(self).__name__} does not end, although it was cancelled {_CANCELLATIONS} times: it is left."
+        message = f"{type(self).__name__} did not end after {_CANCELLATIONS} cancellations; its task is left running."
         self._monitor.report("stop_failed", message, level=logging.ERROR)
 
     @property
@@ -69,31 +90,31 @@ class Loop(ABC):
 
     @abstractmethod
     async def step(self) -> None:
-        """Do one round of work, waiting for it first if there is none."""
+        """Do one round of work; wait for work first if there is none."""
 
     async def _run(self) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - it is what runs this
-        # A step may swallow its cancellation, as a handler of a user's does; it is the last one all the same. What is
-        # asked is whether somebody wants this task to end, not something that it awaited.
+        assert task is not None  # noqa: S101 - this runs in a task
+        # A step may swallow its cancellation, as a user's handler may, and must then be the last one. `cancelling()`
+        # counts cancellations of this task only, not of something that the step awaited.
         while not (self._stopping or task.cancelling()):
             try:
                 await self.step()
             except asyncio.CancelledError as leaked:
                 if self._stopping or task.cancelling():
                     raise
-                # Somebody else's cancellation, leaking through what we awaited, is an error like any other.
+                # Something that the step awaited was cancelled: an error like any other.
                 await self._recover(leaked)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
+            except BaseException as error:  # noqa: BLE001 - no error may end the loop
                 await self._recover(error)
             else:
                 self._succeed()
 
     async def _recover(self, error: BaseException) -> None:
         self._failures += 1
-        # All that is to be known the first time, then a line at ever longer intervals: an outage is no news for long.
+        # Of failures in a row the 1st, 2nd, 4th, 8th ... is logged, the first with its traceback: few lines per outage.
         if self._failures & (self._failures - 1) == 0:
             times = "" if self._failures == 1 else f" {self._failures} times in a row"
             message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advice(error)}"
@@ -112,6 +133,6 @@ class Loop(ABC):
 
 
 async def give_way() -> None:
-    """Let the event loop go round twice: whom an event wakes in the first round sends a statement in the second."""
+    """Let the event loop go round twice: a task that an event wakes in the first round acts in the second."""
     for _ in range(2):
         await asyncio.sleep(0)

@@ -1,26 +1,124 @@
-"""Tells of the life of rows in the subscriber: one place that knows which event has which fields."""
+"""The way of every log record and every metric: a monitor, and the events of rows with their fields."""
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
-from faststream_outbox.runtime.events import Monitor, PlainError
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
 from faststream_outbox.storage.outcomes import Raised
 
+LOGGER = logging.getLogger("faststream_outbox")
+
+# recorder(event, tags). It is called on the event loop, so it must not block.
+Recorder = Callable[[str, Mapping[str, Any]], None]
+
+# Where a lease was lost: before the handler ran, or when the row was deleted or rescheduled.
 Phase = Literal["dispatch", "terminal", "retry"]
 
 
-class Journal:
-    """Every `dispatched` is followed by exactly one event with `duration_seconds`: told when its row is let go of."""
+class LoggerLike(Protocol):
+    """What a monitor needs of a logger: `logging.Logger` has it, and so has FastStream's proxy of one."""
+
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a record."""
+
+
+def describe(error: BaseException | None) -> str:
+    """Return the start of an error's repr; an error whose `__repr__` raises is named by its type."""
+    try:
+        return repr(error)[:500]
+    except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
+        return f"{type(error).__name__} (its repr fails)"
+
+
+class PlainError(Exception):
+    """An error whose text may be logged: it holds nothing of a message's content."""
+
+
+class Monitor:
+    """Writes the log records and the metrics of one subscriber, or of one part of a broker.
+
+    A recorder or a logger that raises must not keep a row from being settled, so the error stays here. That of a
+    recorder is logged once per monitor, as `metrics_failed`. A record that the logger refuses goes to the logger
+    "faststream_outbox".
+
+    Args:
+        get_logger: Returns the logger; a broker has its own only after it is connected.
+        recorder: The user's metrics recorder.
+        subscriber: The name of the subscriber, in every metric and in every record that is not about one row.
+        queues: Its queues, in every record that is not about one row.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        get_logger: Callable[[], LoggerLike] = lambda: LOGGER,
+        recorder: Recorder | None = None,
+        subscriber: str = "",
+        queues: Sequence[str] = (),
+    ) -> None:
+        self._get_logger = get_logger
+        self._recorder = recorder
+        self._recorder_failed = False
+        self._tags = {"subscriber": subscriber} if subscriber else {}
+        self._origin = {**self._tags, "queue": ",".join(queues)} if queues else self._tags
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a recorder; without one, callers need not gather what it would be given."""
+        return self._recorder is not None
+
+    def logs_at(self, level: int) -> bool:
+        """Return whether records of this level are written; if not, callers need not make their text."""
+        logger: Any = self._get_logger()
+        logger = getattr(logger, "logger", logger)  # FastStream's proxy holds the user's logger, or None
+        return logger.isEnabledFor(level) if isinstance(logger, logging.Logger) else logger is not None
+
+    def report(
+        self,
+        event: str,
+        message: str,
+        *,
+        level: int = logging.WARNING,
+        error: BaseException | None = None,
+        **fields: Any,
+    ) -> None:
+        """Write a log record; `fields` are what a log pipeline filters by."""
+        extra = {"event": event, **fields}
+        if "row_id" not in fields:
+            extra = {**self._origin, **extra}
+        try:
+            self._get_logger().log(level, message, extra=extra, exc_info=error)
+        except Exception:
+            LOGGER.log(level, message, extra=extra, exc_info=error)
+
+    def record(self, event: str, **tags: Any) -> None:
+        """Give an event to the recorder."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder(event, {**self._tags, **tags})
+        except Exception as error:  # noqa: BLE001 - the user's recorder may raise anything
+            if not self._recorder_failed:  # it will fail on the next row too
+                self._recorder_failed = True
+                message = f"The metrics recorder raised on {event!r}; it is called again, and this is logged once: "
+                self.report("metrics_failed", message + describe(error), error=error)
+
+
+class RowEvents:
+    """Reports what happens to rows.
+
+    Each row that is `dispatched` gets exactly one event with `duration_seconds`, when the ledger lets go of it.
+    """
 
     def __init__(self, monitor: Monitor, *, keeps_dead: bool) -> None:
         self.monitor = monitor
         self._keeps_dead = keeps_dead
 
     def claimed(self, queues: Sequence[str], rows: Sequence[OutboxRow]) -> None:
-        """Tell that a claim came back."""
+        """Report the rows of a claim, by queue; an empty claim is reported for the first of `queues`."""
         if not self.monitor.counts:
             return
         counts = Counter(row.queue for row in rows) or {queues[0]: 0}
@@ -28,18 +126,18 @@ class Journal:
             self.monitor.record("fetched", queue=queue, count=count)
 
     def dispatched(self, rows: Sequence[OutboxRow]) -> None:
-        """Tell that a handler is about to run."""
+        """Report rows that a handler is about to be called with."""
         if self.monitor.counts:
             for held in rows:
                 self.monitor.record("dispatched", **_row_tags(held), size_bytes=len(held.payload))
 
     def settled(self, rows: Sequence[OutboxRow], outcomes: Sequence[Outcome]) -> None:
-        """Tell that outcomes were written, each row's."""
-        # The log has nothing to tell of those that were handled, and not much of those that will be tried again.
-        unheard: tuple[type[Outcome], ...] = (Ack,) if self.monitor.hears(logging.INFO) else (Ack, Retry)
+        """Report the outcome that was written for each row."""
+        # Handled rows are not logged, and retries only at INFO: without a recorder most rows need no event.
+        unlogged: tuple[type[Outcome], ...] = (Ack,) if self.monitor.logs_at(logging.INFO) else (Ack, Retry)
         counts = self.monitor.counts
         for held, outcome in zip(rows, outcomes, strict=True):
-            if counts or not isinstance(outcome, unheard):
+            if counts or not isinstance(outcome, unlogged):
                 self._settled(held, outcome)
 
     def _settled(self, held: OutboxRow, outcome: Outcome) -> None:
@@ -51,15 +149,11 @@ class Journal:
             case Retry(attempts_count=attempts, error=error):
                 delay = outcome.bounded_delay
                 self.monitor.record("nacked_retried", **tags, next_delay_seconds=delay, **_exception_type(error))
-                self._log(
-                    *("retry_scheduled", f"Row {held.id} will be tried again in {delay:.1f} s{_because(error)}."),
-                    *(logging.INFO, held),
-                    delay=delay,
-                    attempts=attempts,
-                )
+                message = f"Row {_name(held)} will be tried again in {delay:.1f} s{_because(error)}."
+                self._log("retry_scheduled", message, logging.INFO, held, delay=delay, attempts=attempts)
             case Dead(reason=reason, error=error):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
-                self._buried(held, outcome)
+                self._dead(held, outcome)
             case Park(Dead(reason=reason, error=error)):
                 self.monitor.record("nacked_terminal", **tags, reason=reason, **_exception_type(error))
                 self._parked(held, reason, error)
@@ -69,49 +163,41 @@ class Journal:
             size = sum(len(row.payload) for row in outputs if row.queue == queue)
             self.monitor.record("published", queue=queue, status="success", count=count, size_bytes=size)
 
-    def _buried(self, held: OutboxRow, outcome: Dead) -> None:
-        reason = outcome.reason
-        if self._keeps_dead:
+    def _dead(self, held: OutboxRow, outcome: Dead) -> None:
+        reason, kept = outcome.reason, self._keeps_dead
+        if kept:
             tags = {**_row_tags(held), **_exception_type(outcome.error)}
             self.monitor.record("dlq_written", **tags, failure_reason=reason)
-        end = "was moved to the dead-letter table" if self._keeps_dead else "is gone: there is no dead-letter table"
-        self._log(
-            *(
-                "dead_lettered",
-                f"Row {held.id} of queue {held.queue!r} {end} ({reason}{_because(outcome.error)}).",
-            ),
-            *(logging.ERROR, held),
-            reason=reason,
-            kept=self._keeps_dead,
-        )
+        end = "and was moved to the dead-letter table" if kept else "and is gone, because there is no dead-letter table"
+        message = f"Row {_name(held)} failed for good ({reason}{_because(outcome.error)}) {end}."
+        self._log("dead_lettered", message, logging.ERROR, held, reason=reason, kept=kept)
 
-    def _parked(self, held: OutboxRow, reason: str, error: BaseException | None) -> None:
+    def _parked(self, held: OutboxRow, reason: str, error: Raised | None) -> None:
         key = held.entity_key
         message = (
-            f"Row {held.id} failed for good ({reason}{_because(error)}), and its key {key!r} of queue "
-            f"{held.queue!r} is parked until somebody acts: retry_key, release_key or skip_key."
+            f"Row {_name(held)} failed for good ({reason}{_because(error)}), and its key {key!r} is parked until an "
+            "operator calls retry_key, release_key or skip_key."
         )
         self._log("key_parked", message, logging.WARNING, held, key=key, reason=reason)
 
     def lost(self, held: OutboxRow, phase: Phase) -> None:
-        """Tell that a row had become somebody else's."""
+        """Report a row whose lease ran out, so that another process may have it."""
         if phase == "dispatch":
-            message = f"Row {held.id} waited here for longer than its lease; it is left to whoever claims it next."
+            message = f"Lost the lease on row {_name(held)} while it waited for a worker; it will be claimed again."
         else:
-            message = f"Row {held.id} was somebody else's by the time it was settled; nothing was written."
+            message = f"Lost the lease on row {_name(held)} before settling; the outcome was discarded."
         self.monitor.record("lease_lost", **_row_tags(held), phase=phase, **_duration(held))
         deliveries = held.deliveries_count
         self._log("lease_lost", message, logging.WARNING, held, phase=phase, deliveries_count=deliveries)
 
     def abandoned(self, held: OutboxRow) -> None:
-        """Tell that a row is left to its lease, without an outcome written."""
-        if held.dispatched:
-            self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
-        message = f"The outcome of row {held.id} was not written; it is delivered again when its lease has run out."
+        """Report a row whose outcome could not be written, and that is left to its lease."""
+        self.given_back(held)
+        message = f"Could not write the outcome of row {_name(held)}; it is delivered again when its lease runs out."
         self._log("settle_failed", message, logging.ERROR, held)
 
     def given_back(self, held: OutboxRow) -> None:
-        """Tell that a row was given back by whoever had it, without a word."""
+        """Report a row that was released without an outcome; it is counted, not logged."""
         if held.dispatched:
             self.monitor.record("dispatch_abandoned", **_row_tags(held), **_duration(held))
 
@@ -120,8 +206,12 @@ class Journal:
 
 
 def phase_of(outcome: Outcome) -> Phase:
-    """Tell at which settle a lease was lost."""
+    """Return the phase in which a row with this outcome is settled."""
     return "retry" if isinstance(outcome, Retry) else "terminal"
+
+
+def _name(held: OutboxRow) -> str:
+    return f"{held.id} (queue {held.queue})"
 
 
 def _row_tags(held: OutboxRow) -> dict[str, Any]:
@@ -135,12 +225,12 @@ def _duration(held: OutboxRow) -> dict[str, float]:
 def _because(error: Raised | None) -> str:
     if isinstance(error, PlainError):
         return f": {str(error).rstrip('.')}"
-    return "" if error is None else f": {_name_of(error)}"
+    return "" if error is None else f": {_type_name(error)}"
 
 
 def _exception_type(error: Raised | None) -> dict[str, str]:
-    return {} if error is None else {"exception_type": _name_of(error)}
+    return {} if error is None else {"exception_type": _type_name(error)}
 
 
-def _name_of(error: Raised) -> str:
+def _type_name(error: Raised) -> str:
     return error.__name__ if isinstance(error, type) else type(error).__name__

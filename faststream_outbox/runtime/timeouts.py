@@ -1,4 +1,4 @@
-"""How long to wait for a server that may never answer, and may not even let us stop waiting."""
+"""A time limit that holds even if the work does not end when it is cancelled."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,18 +6,17 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# Tasks that are being cancelled; the event loop alone would let them be collected.
+# Tasks that are being cancelled. The event loop holds tasks weakly, so they could be collected before they end.
 _ABANDONED: Final[set[asyncio.Task[Any]]] = set()
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T], *, to_its_end: bool = False) -> T:
-    """Wait for some work, `seconds` at most, and then leave it to its own cancellation.
+    """Return the result of `work`; raise `TimeoutError` after `seconds`, without waiting for its cancellation.
 
-    A driver that is cancelled asks the server to cancel the statement, and waits for its answer. `asyncio.timeout`
+    A driver that is cancelled asks the server to cancel the statement, and waits for the answer. `asyncio.timeout`
     would wait for that too.
 
-    With `to_its_end`, whoever is cancelled meanwhile gets what the work brings all the same, and is cancelled when they
-    next wait for something.
+    With `to_its_end`, a caller that is cancelled meanwhile still gets the result, and is cancelled at its next await.
     """
     task = asyncio.create_task(work)
     task.add_done_callback(_forget)
@@ -35,7 +34,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], *, to_its_end: bo
             _ABANDONED.add(task)
             task.cancel()
     if not done:
-        raise TimeoutError(f"Nothing came within {seconds:g} seconds.")
+        raise TimeoutError(f"No answer within {seconds:g} seconds.")
     result = task.result()
     if cancelled and waiting is not None:
         waiting.cancel()
@@ -45,4 +44,4 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], *, to_its_end: bo
 def _forget(task: asyncio.Task[Any]) -> None:
     _ABANDONED.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not complain of it where nobody waits any more
+        task.exception()  # retrieved, or asyncio would log it as never retrieved

@@ -1,4 +1,4 @@
-"""What is known of a subscriber when it is declared."""
+"""What a subscriber is declared with, in the two structs that FastStream asks for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,42 +16,41 @@ from faststream_outbox._faststream import (
     default_filter,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.engine.pipeline import PipelineOptions
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
+from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 
 
 @dataclass(kw_only=True)
 class OutboxSubscriberSpecificationConfig(SubscriberSpecificationConfig):
-    """For the AsyncAPI document."""
+    """What the AsyncAPI document needs."""
 
     queues: Sequence[str]
 
 
 @dataclass(kw_only=True)
 class OutboxSubscriberConfig(SubscriberUsecaseConfig):
-    """For consuming."""
+    """What consuming needs: FastStream's own settings, the queues and the options."""
 
     _outer_config: OutboxBrokerConfig = field(default_factory=OutboxBrokerConfig)
 
     queues: Sequence[str]
-    retry_strategy: RetryStrategyProto | RetryDelayProto
-    options: PipelineOptions = field(default_factory=PipelineOptions)
-    # Whether a handler is given a list of messages.
-    batch: bool = False
-    propagate_inbound_headers: bool = False
-    # How long another broker may take to confirm what a handler returned.
-    publish_timeout: float | None = None
+    options: SubscriberOptions = DEFAULTS
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter
 
     @property
+    def retry_strategy(self) -> RetryStrategyProto | RetryDelayProto:
+        """When a failed message is tried again."""
+        return self.options.retry_strategy or DEFAULT_RETRY
+
+    @property
     def ack_policy(self) -> AckPolicy:
-        """What happens to a message whose handler gave no verdict: the subscriber's, the broker's, or the safe one."""
+        """What becomes of a message without a verdict: by the subscriber's policy, the broker's, or the default."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is AckPolicy.ACK_FIRST:
                 raise SetupError(
-                    "AckPolicy.ACK_FIRST deletes a message before it is handled, so a crash would lose it, and an "
-                    "outbox loses nothing. Use AckPolicy.REJECT_ON_ERROR for messages that are to be tried once."
+                    "AckPolicy.ACK_FIRST deletes a message before it is handled, so a crash would lose it, which an "
+                    "outbox must not. Use AckPolicy.REJECT_ON_ERROR for messages that are to be tried once."
                 )
             if policy is not EMPTY:
                 return policy

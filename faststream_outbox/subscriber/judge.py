@@ -10,10 +10,10 @@ from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
-from faststream_outbox.engine.giving_up import OnDead, give_up
+from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
 from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
-from faststream_outbox.runtime.events import Monitor, PlainError, describe
+from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -31,6 +31,7 @@ from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
 from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Retry, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
@@ -43,9 +44,9 @@ from faststream_outbox.subscriber.middlewares import (
     WatchHandler,
     as_broker_middleware,
 )
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.signatures import asks_for_session, check_asynchronous_handler, check_batch_handler
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
+from faststream_outbox.wakeup.wakeup import Announce
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -73,12 +74,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         specification: OutboxSubscriberSpecification,
         calls: CallsCollection[OutboxDelivery],
     ) -> None:
-        config.parser = OutboxBatchParser.parse_batch if config.batch else OutboxParser.parse_message
-        config.decoder = OutboxBatchParser.decode_batch if config.batch else OutboxParser.decode_message
+        config.parser = OutboxBatchParser.parse_batch if config.options.batch else OutboxParser.parse_message
+        config.decoder = OutboxBatchParser.decode_batch if config.options.batch else OutboxParser.decode_message
         super().__init__(config, cast("SubscriberSpecification", specification), calls)
         self.config = config
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
-        if config.propagate_inbound_headers:
+        if config.options.propagate_inbound_headers:
             self._own_middlewares.append(PropagateHeaders)
         # Next to the producer, so that they see what the others made of a command.
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
@@ -152,12 +153,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             function = call.handler._declared_call  # noqa: SLF001 - as FastStream does
             if self._asks_for_session(call):
                 check_asynchronous_handler(function)
-            if self.config.batch and self._decodes_itself(call):
+            if self.config.options.batch and self._decodes_itself(call):
                 check_batch_handler(function)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
         # Only who publishes to other brokers pays for it.
-        publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.publish_timeout)
+        publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
         middleware = partial(PublishToForeignBroker, config=self._outer_config, publishing=publishing)
         self._last_middlewares = [middleware] if publishing.is_needed else []
 
@@ -175,9 +176,9 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._post_start()
 
     @property
-    def monitor(self) -> BrokerMonitor:
-        """What tells of this subscriber."""
-        return BrokerMonitor(self._outer_config, self.specification.call_name, self.queues)
+    def monitor(self) -> Monitor:
+        """The log and the metrics of this subscriber."""
+        return self._outer_config.monitor(self.specification.call_name, self.queues)
 
     @property
     def judge(self) -> Judge:
@@ -189,7 +190,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
         own_middlewares, self._fast_path = self._own_middlewares or self._last_middlewares, None
-        if not (self.config.batch or own_middlewares) and has_fast_path(self.calls, self.ack_policy):
+        if not (self.config.options.batch or own_middlewares) and has_fast_path(self.calls, self.ack_policy):
             self._fast_path = FastPath(
                 self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
             )
@@ -202,7 +203,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             store,
             self.queues,
             handle,
-            options=replace(self.config.options, rows_per_key=self._rows_per_key),
+            options=self.config.options,
+            rows_per_key=self._rows_per_key,
             monitor=self.monitor,
             announce=self._announce,
             interruptible=self._interruptible,
@@ -213,12 +215,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def _rows_per_key(self) -> int:
-        """How many rows of a key are claimed together: as many as one call takes, or are settled together."""
+        """How many rows of a key are claimed together."""
         options = self.config.options
-        if self.config.batch:
-            return options.max_records
-        # With a transaction each, the first one's deletion ends the lease that would cover the others.
-        return 1 if self.shares_transactions else options.rows_per_key
+        # Where each row is deleted in its handler's transaction, the deletion of the first row of a key ends the lease
+        # that covers the others.
+        return 1 if self.shares_transactions and not options.batch else options.rows_per_key
 
     @property
     def _interruptible(self) -> bool:
@@ -230,10 +231,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self._outer_config.wakeup.start(listen=True)  # for a subscriber that is added to a running broker
             self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
 
-    def _announce(self, queues: Iterable[str]) -> None:
-        """Tell of rows that were inserted with a settling."""
-        if self._outer_config.wakeup is not None:
-            self._outer_config.wakeup.announce(queues)
+    @property
+    def _announce(self) -> Announce | None:
+        """Wakes subscribers of rows that were inserted by a settle, this one among them."""
+        return None if self._outer_config.wakeup is None else self._outer_config.wakeup.announce
 
     async def stop(self) -> None:
         """Claim no more, let what is in hand run and be settled, within `graceful_timeout`.
@@ -258,7 +259,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if self._fast_path is not None and self._fast_path.is_open:
             await self._fast_path.process(call.deliveries[0])
             return
-        message = call.deliveries if self.config.batch else call.deliveries[0]
+        message = call.deliveries if self.config.options.batch else call.deliveries[0]
         await self.process_message(cast("OutboxDelivery", message))
 
     async def _run(self, call: Call) -> BaseException | None:
@@ -364,7 +365,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         delivery.settle = settle
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
-        raw: Any = (delivery,) if self.config.batch else delivery
+        raw: Any = (delivery,) if self.config.options.batch else delivery
         try:
             message = await process_msg(
                 msg=raw,

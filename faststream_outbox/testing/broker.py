@@ -14,7 +14,6 @@ from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, Out
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
-from faststream_outbox.subscriber.monitor import BrokerMonitor
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer
 from faststream_outbox.wakeup.wakeup import Wakeup
@@ -160,7 +159,7 @@ def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[
     """Replace the client of a broker, and the wake-ups of its subscribers."""
     config = broker.config.broker_config
     real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
-    config.client, config.wakeup = client, Wakeup(client.store, BrokerMonitor(config))
+    config.client, config.wakeup = client, Wakeup(client.store, config.monitor())
     try:
         yield
     finally:

@@ -76,7 +76,7 @@ class DeliveringProducer(OutboxProducer):
         for queue, group in groupby(rows, key=attrgetter("queue")):
             subscriber = self._subscriber_of(queue)
             if subscriber is not None:
-                together, most = list(group), subscriber.config.options.max_records
+                together, most = list(group), subscriber.config.options.rows_per_call
                 yield subscriber, [together[n : n + most] for n in range(0, len(together), most)]
 
     @property
@@ -89,7 +89,7 @@ class DeliveringProducer(OutboxProducer):
 
     async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
         lane = MemoryConnection(self._store)
-        leased = [lane.lease(row, subscriber.config.options.lease_seconds) for row in rows]
+        leased = [lane.lease(row, subscriber.config.options.lease_ttl_seconds) for row in rows]
         call = Call(self._store, leased, shares_transaction=subscriber.shares_transactions)
         error = None
         try:

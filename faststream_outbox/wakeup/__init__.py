@@ -1,1 +1,1 @@
-"""LISTEN and NOTIFY: tells subscribers, in this process and in others, that rows have been committed."""
+"""LISTEN and NOTIFY: wakes subscribers, in this process and in others, when rows have been committed."""

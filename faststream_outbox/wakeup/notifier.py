@@ -1,21 +1,21 @@
-"""Tells other processes that rows have come, once for all that came meanwhile."""
+"""Sends NOTIFY to other processes, one for all rows that were committed since the last."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.runtime.timeouts import within
 
-# Between two statements. What is announced in between shares the next, and nobody can tell ten milliseconds.
+# Seconds between two statements; what is announced in between shares the next. Ten milliseconds are not noticed.
 SPACING: Final = 0.01
-# How long one statement may take, waiting for a connection included, before it is tried on another one.
+# How long one statement may take, with the wait for a connection, before another connection is tried.
 _LIMIT: Final = 5.0
 
 
 class Notifier(Loop):
-    """Sends what is put, the first at once; what could not be sent is kept until it is."""
+    """Sends the names of queues that are put, the first at once; names that could not be sent are kept."""
 
     failure_event = "notify_failed"
     task = "Notifying other processes"
@@ -29,14 +29,14 @@ class Notifier(Loop):
         self._all_sent.set()
 
     def put(self, queues: Iterable[str]) -> None:
-        """Have these queues announced."""
+        """Announce these queues with the next statement."""
         self._queues.update(queues)
         if self._queues:
             self._wanted.set()
             self._all_sent.clear()
 
     async def step(self) -> None:
-        """Send what there is, and let some gather."""
+        """Wait for names, send them, and pause so that others can gather."""
         await self._wanted.wait()
         queues, self._queues = self._queues, set()
         self._wanted.clear()
@@ -50,12 +50,11 @@ class Notifier(Loop):
         await asyncio.sleep(SPACING)
 
     async def finish(self, seconds: float) -> None:
-        """Stop when all is sent, or the time is over."""
+        """Stop when all names are sent, or after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._all_sent.wait()
         except TimeoutError as error:
-            # The rows are committed all the same.
-            message = "The last rows could not be announced to other processes, which find them by polling."
+            message = "Could not announce the last rows to other processes; they find the rows by polling."
             self._monitor.report(self.failure_event, message, error=error)
         await self.stop()

@@ -104,8 +104,8 @@ def test_tables_in_each_others_place() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"metrics_recorder": 5}, "cannot be"),
-        ({"metrics_recorder": asyncio.sleep}, "nobody awaits it"),
+        ({"metrics_recorder": 5}, "cannot be called"),
+        ({"metrics_recorder": asyncio.sleep}, "is not awaited"),
         ({"graceful_timeout": -1}, "graceful_timeout"),
         ({"graceful_timeout": True}, "graceful_timeout"),
     ],

@@ -11,7 +11,6 @@ from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import database_url, make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.program import make_relay
 from faststream_outbox.cli.settings import RelaySettings, Security, Target
-from faststream_outbox.metrics import ignore
 from faststream_outbox.storage.ordering import Ordering
 from tests.cli.programs import relaying
 from tests.cli.relay_setup import World
@@ -167,18 +166,18 @@ def test_the_ordering(name: str, ordering: Ordering) -> None:
 
 def test_the_tables() -> None:
     given = settings(table="mail", schema="shop", dlq_table="dead", ordering="hash-shards", shards_table="shares")
-    outbox = make_outbox(given, make_engine(given), ignore)
+    outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
     assert set(outbox.client.table.metadata.tables) == {"shop.mail", "shop.dead", "shop.shares"}  # type: ignore[attr-defined]  # of Postgres
 
 
 def test_the_relay() -> None:
     given = settings(source="shop", on_dead="park", lease_ttl=7, cloudevents=True, graceful_timeout=3)
-    outbox = make_outbox(given, make_engine(given), ignore)
+    outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
     relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
     assert outbox.config.broker_config.graceful_timeout == 3
     assert relay._source == "shop"
     assert relay._extra is not None
-    assert (relay._options.on_dead, relay._options.lease_seconds) == ("park", 7)
+    assert (relay._options.on_dead, relay._options.lease_ttl_seconds) == ("park", 7)
 
 
 def written(folder: Path, text: str) -> Path:

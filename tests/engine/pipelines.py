@@ -1,13 +1,14 @@
 """A running pipeline, and a monitor that keeps what is reported to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from faststream_outbox.engine.dispatch.dispatcher import Handle as HandleRows
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
-from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import NewRow, OutboxRow, Outcome, Settlement
 from tests.backends import Backend
 
@@ -18,15 +19,15 @@ class Reports(Monitor):
     """Keeps logs and metrics."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(get_logger=lambda: self, recorder=self._keep)
         self.logs: list[dict[str, Any]] = []
         self.metrics: list[tuple[str, dict[str, Any]]] = []
 
-    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        self.logs.append({"message": message, "level": level, "error": error, **extra})
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        self.logs.append({"message": msg, "level": level, "error": exc_info, **(extra or {})})
 
-    def write_metric(self, event: str, tags: dict[str, Any]) -> None:
-        self.metrics.append((event, tags))
+    def _keep(self, event: str, tags: Mapping[str, Any]) -> None:
+        self.metrics.append((event, dict(tags)))
 
     def named(self, event: str) -> list[dict[str, Any]]:
         return [found for found in self.logs if found["event"] == event]
@@ -49,12 +50,12 @@ def one_by_one(handle: Handle) -> HandleRows:
 async def running(
     backend: Backend, handle: Handle, *queues: str, reports: Monitor | None = None, **options: Any
 ) -> AsyncIterator[Pipeline]:
-    options = {"min_interval": 0.01, "max_interval": 0.1, **options}
+    options = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.1, **options}
     pipeline = Pipeline(
         backend.store,
         queues or ("q",),
         one_by_one(handle),
-        options=PipelineOptions(**options),
+        options=SubscriberOptions(**options),
         monitor=reports or Reports(),
     )
     pipeline.start()

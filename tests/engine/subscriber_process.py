@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
 from tests.backends import PostgresBackend
 from tests.engine.pipelines import one_by_one
@@ -54,7 +55,7 @@ async def run(orders: Orders) -> None:
         return Ack()
 
     store = PostgresBackend(engine).store
-    pipeline = Pipeline(store, ["q"], one_by_one(handle), options=PipelineOptions(**orders.options))
+    pipeline = Pipeline(store, ["q"], one_by_one(handle), options=SubscriberOptions(**orders.options))
     pipeline.start()
     await told.wait()
     await pipeline.stop(orders.drain_seconds)

@@ -35,7 +35,7 @@ async def test_an_event_loop_blocked_past_the_lease_settles_nothing(postgres: Po
         thief.join()  # and nothing else happens in this loop meanwhile: no renewal, no settle
         return Ack()
 
-    async with running(postgres, handle, lease_seconds=0.5, reports=reports):
+    async with running(postgres, handle, lease_ttl_seconds=0.5, reports=reports):
         await until(lambda: reports.named("lease_lost"))
     [lost] = reports.named("lease_lost")
     assert (lost["phase"], lost["deliveries_count"]) == ("terminal", 1)
@@ -93,7 +93,7 @@ async def test_instants_that_python_does_not_know_are_handled_beside_ordinary_on
         first = row.attempts_count == 0
         return Retry(0.0, 1, row.first_attempt_at, row.database_now()) if first else Ack()
 
-    async with running(postgres, handle, claim_batch_size=3) as pipeline, asyncio.timeout(30):
+    async with running(postgres, handle, fetch_batch_size=3) as pipeline, asyncio.timeout(30):
         await until_empty(postgres)
         assert pipeline.alive
     assert len(handled) == 8
@@ -110,7 +110,7 @@ async def test_two_replicas_with_many_small_queues_share_them(postgres: Postgres
         handled[row.id] += 1
         return Ack()
 
-    options = {"claim_batch_size": 20, "max_workers": 4}
+    options = {"fetch_batch_size": 20, "max_workers": 4}
     async with running(postgres, handle, *queues, **options), running(postgres, handle, *queues, **options):  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             await until_empty(postgres)
@@ -129,7 +129,7 @@ async def test_a_settle_that_waits_for_a_lock_costs_nobody_a_lease(postgres: Pos
         await (locked if row.payload == b"0" else freed).wait()
         return Ack()
 
-    pipeline = running(postgres, handle, max_workers=2, lease_seconds=1.5, reports=reports)
+    pipeline = running(postgres, handle, max_workers=2, lease_ttl_seconds=1.5, reports=reports)
     async with postgres.engine.connect() as holder, pipeline, asyncio.timeout(30):
         await until(lambda: len(handled) >= 2)
         await holder.execute(text("SELECT 1 FROM outbox WHERE payload = '0' FOR UPDATE"))
@@ -160,7 +160,7 @@ async def test_a_wall_clock_that_is_wrong_changes_nothing(
             assert 0.3 <= waited.total_seconds() < 30
             return Ack()
 
-        async with running(postgres, handle, lease_seconds=5):
+        async with running(postgres, handle, lease_ttl_seconds=5):
             async with asyncio.timeout(60):
                 await again.wait()
                 await until_empty(postgres)

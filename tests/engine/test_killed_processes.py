@@ -19,7 +19,7 @@ from tests.waiting import until
 # More of them on demand; a few in CI.
 KILLS = int(os.environ.get("OUTBOX_TEST_KILLS", "10"))
 PROCESSES = 3
-FAST = {"min_interval": 0.05, "max_interval": 0.2, "lease_seconds": 1.0}
+FAST = {"min_fetch_interval": 0.05, "max_fetch_interval": 0.2, "lease_ttl_seconds": 1.0}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
 async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend, processes: ProcessGroup) -> None:
     rng = random.Random(5)
     processes.orders.handler_seconds = 0.005
-    processes.orders.options |= {"max_workers": 4, "claim_batch_size": 10}
+    processes.orders.options |= {"max_workers": 4, "fetch_batch_size": 10}
     running = [await processes.start() for _ in range(PROCESSES)]
     published = 0
     async with asyncio.timeout(120 + 3 * KILLS):
@@ -112,7 +112,7 @@ async def test_a_terminated_process_gives_back_what_it_had_not_begun(
 ) -> None:
     await fill(postgres, 20)
     processes.orders.handler_seconds, processes.orders.drain_seconds = 0.4, 0.5
-    processes.orders.options |= {"max_workers": 2, "lease_seconds": 60.0}
+    processes.orders.options |= {"max_workers": 2, "lease_ttl_seconds": 60.0}
     async with asyncio.timeout(30):
         process = await processes.start()
         await processes.until_started(2)

@@ -1,21 +1,24 @@
 """A chain of handlers: what one puts out is written with the end of its input, and announced."""
 
 import asyncio
-from collections.abc import Iterable
 
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, NewRow, OutboxRow, Outcome
+from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import Backend
 from tests.engine.pipelines import Reports, fill, one_by_one
 
 
 async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Backend) -> None:
-    announced: list[set[str]] = []
+    """A subscriber that cannot be woken is reported, and keeps no other from being woken."""
+    woken: list[str] = []
     reports, done = Reports(), asyncio.Event()
+    wakeup = Wakeup(backend.store, reports)
 
-    def announce(queues: Iterable[str]) -> None:
-        announced.append(set(queues))
-        raise OSError("nobody hears this")
+    def break_down() -> None:
+        woken.append("broken")
+        raise OSError("it cannot be woken")
 
     async def handle(row: OutboxRow) -> Outcome:
         if row.queue == "q":
@@ -27,16 +30,19 @@ async def test_outputs_are_announced_and_wake_their_own_subscriber(backend: Back
         backend.store,
         ["q", "next"],
         one_by_one(handle),
-        options=PipelineOptions(min_interval=30, max_interval=30),
+        options=SubscriberOptions(min_fetch_interval=30, max_fetch_interval=30),
         monitor=reports,
-        announce=announce,
+        announce=wakeup.announce,
     )
+    wakeup.subscribe(["next", "elsewhere"], break_down)
+    wakeup.subscribe(["q", "next"], pipeline.wake)
+    wakeup.subscribe(["elsewhere"], lambda: woken.append("elsewhere"))
     await fill(backend, 1)
     pipeline.start()
     async with asyncio.timeout(20):
         await done.wait()
     await pipeline.stop(5)
-    assert announced == [{"next", "elsewhere"}]
+    assert sorted(woken) == ["broken", "elsewhere"]
     assert [row.queue for row in await backend.rows()] == ["elsewhere"]
     assert len(reports.named("announce_failed")) == 1
     assert pipeline.alive is False

@@ -79,7 +79,7 @@ async def test_a_handler_slower_than_its_lease_keeps_it(backend: Backend) -> Non
         return Ack()
 
     reports = Reports()
-    async with running(backend, handle, max_workers=10, lease_seconds=1.5, reports=reports):
+    async with running(backend, handle, max_workers=10, lease_ttl_seconds=1.5, reports=reports):
         await until_empty(backend)
     assert set(handled.values()) == {1}
     assert len(handled) == 10
@@ -95,7 +95,7 @@ async def test_a_subscriber_whose_hands_are_full_is_alive(backend: Backend) -> N
         await may_end.wait()
         return Ack()
 
-    async with running(backend, handle, claim_batch_size=1, max_interval=0.01, lease_seconds=0.3) as pipeline:
+    async with running(backend, handle, fetch_batch_size=1, max_fetch_interval=0.01, lease_ttl_seconds=0.3) as pipeline:
         await began.wait()
         await asyncio.sleep(0.8)  # longer than a claim may take to be late
         assert pipeline.alive
@@ -156,7 +156,10 @@ async def test_many_suspects_do_not_wait_for_an_idle_look_between_them(backend: 
         return Ack()
 
     # Idle looks come after 1, 2, 4 and 8 seconds.
-    async with asyncio.timeout(8), running(backend, handle, lease_seconds=5, min_interval=1, max_interval=30):
+    async with (
+        asyncio.timeout(8),
+        running(backend, handle, lease_ttl_seconds=5, min_fetch_interval=1, max_fetch_interval=30),
+    ):
         await until_empty(backend)
 
 
@@ -207,7 +210,7 @@ async def test_stopping_claims_no_more(backend: Backend) -> None:
         await asyncio.sleep(0.01)
         return Ack()
 
-    async with running(backend, handle, claim_batch_size=10):
+    async with running(backend, handle, fetch_batch_size=10):
         await first.wait()
     left = await backend.rows()
     assert len(left) >= 70
@@ -274,7 +277,7 @@ async def test_killed_connections_lose_nothing(postgres: PostgresBackend) -> Non
     )
     kills = 0
     reports = Reports()
-    options = {"max_workers": 4, "claim_batch_size": 20, "lease_seconds": 1.0}
+    options = {"max_workers": 4, "fetch_batch_size": 20, "lease_ttl_seconds": 1.0}
     async with killer.connect() as connection, running(postgres, handle, reports=reports, **options):
         while len(handled) < total:
             pids = [pid for (pid,) in await connection.execute(others)]
@@ -304,7 +307,7 @@ async def test_a_crashed_server_loses_nothing() -> None:
             handled[row.id] += 1
             return Ack()
 
-        async with running(backend, handle, max_workers=2, claim_batch_size=20, lease_seconds=1.0) as pipeline:
+        async with running(backend, handle, max_workers=2, fetch_batch_size=20, lease_ttl_seconds=1.0) as pipeline:
 
             async def crash_after(count: int) -> None:
                 await until(lambda: len(handled) >= count)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.engine.pipeline import PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pull import Puller
-from faststream_outbox.runtime.events import Monitor
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Retry
 from tests.backends import Backend, PostgresBackend
 from tests.engine.pipelines import Reports, fill
@@ -23,7 +23,7 @@ from tests.runtime.test_telemetry import assert_closed
 async def pulling(
     backend: Backend, *queues: str, monitor: Monitor | None = None, **options: Any
 ) -> AsyncIterator[Puller]:
-    settings = PipelineOptions(**{"min_interval": 0.01, "max_interval": 0.1, **options})
+    settings = SubscriberOptions(**{"min_fetch_interval": 0.01, "max_fetch_interval": 0.1, **options})
     puller = Puller(backend.store, queues or ("q",), options=settings, monitor=monitor)
     try:
         async with asyncio.timeout(60):
@@ -60,7 +60,7 @@ async def test_the_callers_outcome_is_written_and_the_first_stands(backend: Back
 
 
 async def test_nothing_in_time_is_none_and_nothing_is_claimed_later(backend: Backend) -> None:
-    async with pulling(backend, min_interval=30, max_interval=30) as puller:
+    async with pulling(backend, min_fetch_interval=30, max_fetch_interval=30) as puller:
         assert await puller.pull(0.05) is None
         await fill(backend, 1)
         puller.wake()
@@ -68,7 +68,7 @@ async def test_nothing_in_time_is_none_and_nothing_is_claimed_later(backend: Bac
 
 
 async def test_a_call_wakes_the_one_who_waits(backend: Backend) -> None:
-    async with pulling(backend, min_interval=30, max_interval=30) as puller:
+    async with pulling(backend, min_fetch_interval=30, max_fetch_interval=30) as puller:
         waiting = asyncio.create_task(puller.pull(None))
         await asyncio.sleep(0.05)
         await fill(backend, 1)
@@ -91,7 +91,7 @@ async def test_several_may_ask_and_each_gets_another_row(backend: Backend) -> No
 async def test_a_row_that_is_held_for_longer_than_its_lease_is_kept(backend: Backend) -> None:
     await fill(backend, 1)
     reports = Reports()
-    async with pulling(backend, lease_seconds=1.5, monitor=reports) as puller:
+    async with pulling(backend, lease_ttl_seconds=1.5, monitor=reports) as puller:
         held = await puller.pull(5)
         assert held is not None
         await asyncio.sleep(2)
@@ -121,7 +121,7 @@ async def test_a_suspect_is_not_starved_by_a_busy_queue(backend: Backend) -> Non
     await fill(backend, 1)
     await backend.claim("q", limit=1, lease_seconds=1)
     await backend.pass_time(2)
-    async with pulling(backend, lease_seconds=1.0) as puller:
+    async with pulling(backend, lease_ttl_seconds=1.0) as puller:
         async with asyncio.timeout(20):
             while True:
                 await backend.insert(NewRow("q", b"busy"))
@@ -172,7 +172,7 @@ async def test_stopping_gives_back_what_has_no_outcome(backend: Backend) -> None
 
 
 async def test_stopping_ends_the_wait_for_a_row(backend: Backend) -> None:
-    async with pulling(backend, min_interval=30, max_interval=30) as puller:
+    async with pulling(backend, min_fetch_interval=30, max_fetch_interval=30) as puller:
         waiting = [asyncio.create_task(puller.pull(None)) for _ in range(3)]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(20):
@@ -217,7 +217,7 @@ async def test_a_connection_that_dies_is_opened_anew(postgres: PostgresBackend) 
     )
     ids = await fill(postgres, 5)
     seen = []
-    async with pulling(postgres, monitor=reports, lease_seconds=30) as puller:
+    async with pulling(postgres, monitor=reports, lease_ttl_seconds=30) as puller:
         for _ in ids:
             held = await puller.pull(10)
             assert held is not None
@@ -233,7 +233,7 @@ async def test_a_connection_that_dies_is_opened_anew(postgres: PostgresBackend) 
 
 async def test_callers_that_leave_and_stop_at_any_moment_leave_no_row_leased(backend: Backend) -> None:
     await fill(backend, 20)
-    async with pulling(backend, lease_seconds=60.0) as puller:
+    async with pulling(backend, lease_ttl_seconds=60.0) as puller:
         for turn in range(30):
             caller = asyncio.create_task(puller.pull(None))
             for _ in range(turn):
@@ -251,7 +251,7 @@ async def test_callers_that_leave_and_stop_at_any_moment_leave_no_row_leased(bac
 
 async def test_a_row_of_a_caller_that_left_goes_to_the_next(backend: Backend) -> None:
     [only] = await fill(backend, 1)
-    async with pulling(backend, min_interval=30, max_interval=30) as puller:
+    async with pulling(backend, min_fetch_interval=30, max_fetch_interval=30) as puller:
         leaving = asyncio.create_task(puller.pull(None))
         staying = asyncio.create_task(puller.pull(None))
         await asyncio.sleep(0)
@@ -280,7 +280,7 @@ async def test_a_key_among_many_that_are_not_due_is_found_by_one_pull(backend: B
     later = timedelta(hours=1)
     for number in range(50):
         await backend.insert(NewRow("q", b"", key=f"{number:02}", activate_in=later))
-    async with pulling(backend, min_interval=30, max_interval=30) as puller:
+    async with pulling(backend, min_fetch_interval=30, max_fetch_interval=30) as puller:
         assert await puller.pull(0.2) is None
         await backend.insert(NewRow("q", b"", key="due"))
         held = await puller.pull(5)

@@ -174,3 +174,7 @@ async def test_a_recorder_that_raises_breaks_nothing(
     # Said once by the subscriber, which will fail on every row, and once by the watch over the backlog.
     told = [record for record in caplog.records if vars(record).get("event") == "metrics_failed"]
     assert [record.levelno for record in told if "published" not in record.message] == [logging.WARNING] * 2
+    # And once by what each of the two brokers publishes; the first has no logger yet, so the library's own has it.
+    published = [record for record in told if "published" in record.message]
+    assert [record.levelno for record in published] == [logging.WARNING] * 2
+    assert published[0].name == "faststream_outbox"

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from faststream_outbox.runtime.events import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry
 from tests.backends import Backend, MemoryBackend, everywhere
 from tests.engine.pipelines import Reports, fill, running
@@ -113,7 +115,7 @@ async def test_a_lost_lease_is_told_instead_of_the_outcome(backend: Backend, out
 
     # Long intervals: its own claimer is not to be the thief.
     async with running(
-        backend, handle, reports=reports, min_interval=30, max_interval=30, lease_seconds=300
+        backend, handle, reports=reports, min_fetch_interval=30, max_fetch_interval=30, lease_ttl_seconds=300
     ) as pipeline:
         async with asyncio.timeout(60):
             await until(
@@ -149,25 +151,31 @@ async def test_a_handler_that_is_stopped_has_its_end(backend: Backend) -> None:
     assert reports.named("drain_timeout")[0]["graceful_timeout"] == 0.05
 
 
-class Broken(Monitor):
-    """A monitor whose logs and metrics fail."""
+class Broken:
+    """A logger and a recorder that fail."""
 
-    def write_log(self, level: int, message: str, error: BaseException | None, extra: dict[str, Any]) -> None:
-        raise OSError(level, message, error, extra)
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        raise OSError(level, msg, exc_info, extra)
 
-    def write_metric(self, event: str, tags: dict[str, Any]) -> None:
+    def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
         raise KeyError(event, tags)
 
 
-async def test_a_monitor_that_fails_breaks_nothing(backend: Backend) -> None:
+async def test_a_logger_and_a_recorder_that_fail_break_nothing(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     await fill(backend, 10)
 
     async def handle(row: OutboxRow) -> Outcome:
         return Dead("rejected") if row.attempts_count else Retry(0, 1)
 
-    async with running(backend, handle, reports=Broken()) as pipeline:
+    broken = Broken()
+    async with running(backend, handle, reports=Monitor(get_logger=lambda: broken, recorder=broken)) as pipeline:
         await until_empty(backend)
         assert pipeline.alive
+    # The library's own logger has what the broken one refused, and the broken recorder is reported once.
+    events = Counter(vars(record).get("event") for record in caplog.records if record.name == "faststream_outbox")
+    assert (events["dead_lettered"], events["metrics_failed"]) == (10, 1)
 
 
 async def test_an_error_that_cannot_be_named_ends_no_loop(backend: Backend) -> None:

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, Listening, MemoryStore, NewRow, OutboxRow, Outcome, PostgresStore
 from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import Backend, MemoryBackend, PostgresBackend
@@ -294,7 +295,7 @@ async def test_a_pipeline_that_hardly_polls_gets_its_rows(engine: AsyncEngine, o
         handled.put_nowait(row.payload)
         return Ack()
 
-    options = PipelineOptions(min_interval=3600, max_interval=3600)
+    options = SubscriberOptions(min_fetch_interval=3600, max_fetch_interval=3600)
     async with started(here) as wakeup, started(elsewhere, listen=False) as other:
         pipeline = Pipeline(here.store, ["q"], one_by_one(handle), options=options)
         wakeup.subscribe(["q"], pipeline.wake)

@@ -11,9 +11,10 @@ from faststream_outbox.engine.claim.key_claims import LOOK_EVERY, KeyClaims
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
 from faststream_outbox.engine.claim.suspects import Suspects
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import RowEvents
 
 
 class Demand(Protocol):
@@ -41,31 +42,29 @@ class Claimer(Loop):
         self,
         lane: ReconnectingLane,
         ledger: Ledger,
-        journal: Journal,
+        journal: RowEvents,
         demand: Demand,
         keys: KeyClaims,
         *,
         queues: Sequence[str],
-        batch_size: int,
-        lease_seconds: float,
-        min_interval: float,
-        max_interval: float,
+        options: SubscriberOptions,
         for_callers: bool = False,
     ) -> None:
         super().__init__(journal.monitor)
         self._ledger = ledger
         self._demand = demand
         self._keys = keys
-        self._batch_size = batch_size
+        self._rows_per_claim = options.rows_per_claim
         self._for_callers = for_callers
-        self._idle_wait = IdleWait(min_interval=min_interval, max_interval=max_interval)
+        self._idle_wait = IdleWait(min_interval=options.min_fetch_interval, max_interval=options.max_fetch_interval)
+        lease_seconds = options.lease_ttl_seconds
         self._claims = LedgerClaims(lane, ledger, journal, keys, queues=queues, lease_seconds=lease_seconds)
         self._suspects = Suspects(
             *(self._claims, ledger, self._idle_wait),
             wait_for_handlers=self._wait_for_handlers,
             wait_to_be_alone=not for_callers,
             # A tenth of a lease: the delay is small against the lease that had to run out before.
-            longest_pause=min(max_interval, max(0.5, lease_seconds / 10)),
+            longest_pause=min(options.max_fetch_interval, max(0.5, lease_seconds / 10)),
         )
         self._claimed_at = -math.inf
         self._resumed_at = -math.inf
@@ -111,7 +110,7 @@ class Claimer(Loop):
         # The cursor, which bounds the look for suspects, is set by the first claim.
         if self._claimed_at > -math.inf and self._suspects.are_due:
             await self._suspects.run()
-        room = min(self._batch_size, self._demand.rows_wanted(self._ledger))
+        room = min(self._rows_per_claim, self._demand.rows_wanted(self._ledger))
         if not room:
             return
         woken = self._idle_wait.clear_wake()

@@ -6,8 +6,8 @@ from typing import Final
 
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor
 
 # Two renewals in a row may fail before a lease is lost.
 _RENEWALS_PER_LEASE: Final = 3

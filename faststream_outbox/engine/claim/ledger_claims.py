@@ -8,7 +8,7 @@ from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.shutdown import give_back
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import RowEvents
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
 from faststream_outbox.storage.ordering import RunClaim
 
@@ -22,7 +22,7 @@ class LedgerClaims:
         self,
         lane: ReconnectingLane,
         ledger: Ledger,
-        journal: Journal,
+        journal: RowEvents,
         keys: KeyClaims,
         *,
         queues: Sequence[str],

@@ -10,8 +10,8 @@ from typing import Final
 from uuid import uuid4
 
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.runtime.events import Monitor, describe
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage.ordering import HashShards, OwnShards, Shard, ShardHolder
 
 # How long the shards of a process that died have no claimer. A living one renews them three times in that time.

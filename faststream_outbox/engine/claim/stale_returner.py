@@ -9,9 +9,9 @@ from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.shutdown import give_back
-from faststream_outbox.runtime.events import Monitor
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.wakeup.announcer import Announce
+from faststream_outbox.runtime.telemetry import Monitor
+from faststream_outbox.wakeup.wakeup import Announce
 
 # Several times the half second of work that is claimed ahead: a row waits longer only behind a slow handler.
 _LONGEST_WAIT: Final = 2.0

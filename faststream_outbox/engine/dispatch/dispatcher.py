@@ -7,11 +7,11 @@ from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.giving_up import OnDead, give_up
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import OnDead, give_up
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, give_way
-from faststream_outbox.runtime.telemetry import Journal
+from faststream_outbox.runtime.telemetry import RowEvents
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.outcomes import blocks_its_key
 
@@ -40,7 +40,7 @@ class Worker(Loop):
         handle: Handle,
         settler: Settler,
         *,
-        journal: Journal,
+        journal: RowEvents,
         prefetch: Prefetch,
         on_dead: OnDead = "skip",
         interruptible: bool = True,

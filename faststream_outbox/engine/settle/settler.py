@@ -13,9 +13,8 @@ from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settle_retries import SettleRetries
-from faststream_outbox.runtime.events import describe
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import Journal, phase_of
+from faststream_outbox.runtime.telemetry import RowEvents, describe, phase_of
 from faststream_outbox.storage import (
     HANDLED,
     Ack,
@@ -27,6 +26,7 @@ from faststream_outbox.storage import (
     SettleInterruptedError,
     Settlement,
 )
+from faststream_outbox.wakeup.wakeup import Announce
 
 # A row whose outcome the database refuses for good is delivered again after this delay: kept, without a tight loop.
 _DELAY_AFTER_REFUSAL: Final = 30.0
@@ -46,12 +46,12 @@ class Settler(Loop):
         self,
         lane: ReconnectingLane,
         ledger: Ledger,
-        journal: Journal,
+        journal: RowEvents,
         *,
         terminal: SettleBuffer,
         retry: SettleBuffer,
         expect: Callable[[float], None],
-        announce: Callable[[Iterable[str]], None],
+        announce: Announce | None = None,
     ) -> None:
         super().__init__(journal.monitor)
         self._lane = lane
@@ -170,7 +170,7 @@ class Settler(Loop):
         if delays:
             self._expect(min(delays))
         queues = {output.queue for outcome in outcomes if isinstance(outcome, Ack) for output in outcome.outputs}
-        if queues:
+        if queues and self._announce is not None:
             self._announce(queues)
 
     def _record_lost(self, lost: set[Lease], batch: Sequence[Settlement]) -> None:

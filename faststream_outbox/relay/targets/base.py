@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.runtime.events import PlainError
+from faststream_outbox.runtime.telemetry import PlainError
 
 # Returns whether the relay still holds the lease of the rows: asked before each send, as an outage may outlast a lease.
 HoldsLease = Callable[[], bool]

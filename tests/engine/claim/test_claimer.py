@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import (
     Ack,
     Claim,
@@ -41,7 +42,7 @@ async def test_a_retry_comes_when_it_is_due_however_long_the_claimer_meant_to_sl
         again.set()
         return Ack()
 
-    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(20):
+    async with running(backend, handle, min_fetch_interval=30, max_fetch_interval=30), asyncio.timeout(20):
         await again.wait()
 
 
@@ -58,7 +59,7 @@ async def test_the_earliest_of_many_retries_hides_none_of_the_others(backend: Ba
             all_again.set()
         return Ack()
 
-    async with running(backend, handle, min_interval=30, max_interval=30), asyncio.timeout(20):
+    async with running(backend, handle, min_fetch_interval=30, max_fetch_interval=30), asyncio.timeout(20):
         await all_again.wait()
     assert set(seen.values()) == {2}
 
@@ -72,7 +73,7 @@ async def test_rows_without_a_key_leave_room_for_those_with_one(backend: Backend
         handled.append(row.payload)
         return Ack()
 
-    async with running(backend, handle, claim_batch_size=10):
+    async with running(backend, handle, fetch_batch_size=10):
         await until_empty(backend)
     assert handled.index(b"ordered") < 300, "it was handled when there were no others left"
 
@@ -89,7 +90,7 @@ async def test_a_row_without_a_key_does_not_wait_for_all_those_with_one(backend:
         await asyncio.sleep(0.003)
         return Ack()
 
-    async with running(backend, handle, claim_batch_size=10):
+    async with running(backend, handle, fetch_batch_size=10):
         await until_empty(backend)
     assert handled.index(b"keyless") < 200, "it was handled when there were hardly any others left"
 
@@ -147,7 +148,7 @@ async def test_keys_are_claimed_without_a_question_for_rows_without_one_each_tim
     async def handle(_row: OutboxRow) -> Outcome:
         return Ack()
 
-    async with running(backend, handle, claim_batch_size=10):
+    async with running(backend, handle, fetch_batch_size=10):
         await until_empty(backend)
     claims = Counter(store.claims)
     assert claims["keys"] >= 30
@@ -162,7 +163,7 @@ async def test_who_wakes_asks_for_rows_without_a_key_first() -> None:
     async def handle(_row: OutboxRow) -> Outcome:
         return Ack()
 
-    async with running(backend, handle, min_interval=30, max_interval=30) as pipeline:
+    async with running(backend, handle, min_fetch_interval=30, max_fetch_interval=30) as pipeline:
         for _ in range(5):
             await until(lambda: store.asked and store.asked[-1] == "next due")
             store.claims.clear()
@@ -175,7 +176,9 @@ async def test_who_wakes_asks_for_rows_without_a_key_first() -> None:
 
 async def test_who_is_called_during_a_claim_asks_for_nothing_else_before_the_next() -> None:
     store = WatchedStore()
-    pipeline = Pipeline(store, ["q"], one_by_one(no_rows), options=PipelineOptions(min_interval=30, max_interval=30))
+    pipeline = Pipeline(
+        store, ["q"], one_by_one(no_rows), options=SubscriberOptions(min_fetch_interval=30, max_fetch_interval=30)
+    )
 
     def call_once() -> None:
         if store.asked.count("claim") == 2:  # the first one is followed by a look for suspects
@@ -200,7 +203,7 @@ async def test_a_retry_is_due_from_when_its_outcome_was_sent(monkeypatch: pytest
     async def fail(_row: OutboxRow) -> Outcome:
         return Retry(0.1, 1)
 
-    async with running(backend, fail, min_interval=30, max_interval=30):
+    async with running(backend, fail, min_fetch_interval=30, max_fetch_interval=30):
         await until(lambda: expected)
     assert expected[0] == 0
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from faststream_outbox.engine.pipeline import Pipeline, PipelineOptions
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.engine.settle import settle_retries, settler
 from faststream_outbox.storage import (
     Ack,
@@ -105,7 +106,7 @@ async def test_the_interval_is_a_maximum_age_and_no_quiet_period(backend: Scribe
         returned += 1
         return Retry(60, 1)
 
-    async with running(backend, handle, retry_flush_interval=0.2):
+    async with running(backend, handle, retry_flush_interval_ms=200):
         await backend.scribe.until_settled(Retry, 40)
     assert 0 < first_written_after < 40, "written though more kept coming"
     assert max(backend.scribe.kinds(Retry)) > 1, "and many at a time"
@@ -117,7 +118,7 @@ async def test_when_every_row_in_hand_has_its_outcome_nothing_is_waited_for(back
     async def handle(row: OutboxRow) -> Outcome:
         return Ack() if row.payload == b"0" else Retry(60, 1)
 
-    async with running(backend, handle, retry_flush_interval=30, terminal_flush_interval=30):
+    async with running(backend, handle, retry_flush_interval_ms=30_000, terminal_flush_interval_ms=30_000):
         await backend.scribe.until_settled(Retry, 2)
     assert backend.scribe.kinds(Retry) == [2]
 
@@ -133,7 +134,7 @@ async def test_a_full_batch_waits_for_nobody(backend: ScribeBackend, kind: str) 
             await last.wait()
         return outcome
 
-    options: dict[str, Any] = {f"{kind}_batch_size": 2, f"{kind}_flush_interval": 30}
+    options: dict[str, Any] = {f"{kind}_batch_size": 2, f"{kind}_flush_interval_ms": 30_000}
     async with running(backend, handle, **options):
         await backend.scribe.until_settled(type(outcome), 4)
         assert backend.scribe.kinds(type(outcome)) == [2, 2]
@@ -151,7 +152,7 @@ async def test_nothing_is_waited_for_while_draining(backend: ScribeBackend) -> N
             await last.wait()
         return Retry(60, 1)
 
-    async with running(backend, handle, retry_flush_interval=30) as pipeline:
+    async with running(backend, handle, retry_flush_interval_ms=30_000) as pipeline:
         await started.wait()
         assert not backend.scribe.batches
         stopping = asyncio.create_task(pipeline.stop(10))
@@ -235,7 +236,11 @@ async def test_a_group_is_not_torn_by_the_end_of_one_of_its_leases(backend: Scri
         return [Settlement(row.lease, Ack(() if n else answers), group=1) for n, row in enumerate(rows)]
 
     pipeline = Pipeline(
-        backend.store, ["q"], handle, options=PipelineOptions(max_records=3, max_interval=0.1), monitor=Reports()
+        backend.store,
+        ["q"],
+        handle,
+        options=SubscriberOptions(batch=True, max_records=3, min_fetch_interval=0.1, max_fetch_interval=0.1),
+        monitor=Reports(),
     )
     await fill(backend, 3)
 

@@ -83,7 +83,7 @@ def stalls(relay: Relay) -> None:
 
     async def stall() -> None:
         if time.monotonic() < until and random.random() < STALLS:
-            await asyncio.sleep(1.5 * relay._options.lease_seconds)
+            await asyncio.sleep(1.5 * relay._options.lease_ttl_seconds)
 
     relay.before_sending = stall
     relay.start = start_to_stall  # type: ignore[method-assign] # there is no pipeline before
