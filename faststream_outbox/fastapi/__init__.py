@@ -23,9 +23,9 @@ except ImportError as error:
 from faststream.params import NoCast
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox._faststream_fastapi import Context, ContextRepo, Logger
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.fastapi._faststream import Context, ContextRepo, Logger
 from faststream_outbox.fastapi.router import OutboxRouter
 from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage
