@@ -108,14 +108,14 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
                 else:
                     if self._engine is not None:
                         stack.enter_context(_on_client(broker, _client_on(self._engine, broker)))
-                    stack.enter_context(_producer_of(broker, CommittingProducer.of(broker)))
+                    stack.enter_context(_producer_of(broker, CommittingProducer(broker.config.broker_config)))
             async with super()._create_ctx() as brokers:
                 yield brokers
 
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
         peers = [each for each in self.brokers if self._clients[each] is self._clients[broker]]
-        with _producer_of(broker, DeliveringProducer.of(broker, peers)):
+        with _producer_of(broker, DeliveringProducer(broker.config.broker_config, peers)):
             yield
 
     def create_publisher_fake_subscriber(
