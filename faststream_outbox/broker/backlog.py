@@ -41,12 +41,9 @@ class BacklogWatch(Loop):
         except Exception as error:  # noqa: BLE001 - the next count may succeed, and nothing else depends on this one
             message = f"Could not count the rows; the backlog gauges keep their last values: {describe(error)}"
             self._monitor.report(self.failure_event, message, level=logging.WARNING, error=error)
-        await asyncio.sleep(max(self._interval, _REST * self._took))
-
-    @property
-    def _took(self) -> float:
         # A failed count is work for the server too; waiting for a connection is not.
-        return 0.0 if self._began_at is None else time.monotonic() - self._began_at
+        took = 0.0 if self._began_at is None else time.monotonic() - self._began_at
+        await asyncio.sleep(max(self._interval, _REST * took))
 
     async def _count(self) -> list[QueueStats]:
         async with self._store.connect() as lane:

@@ -56,7 +56,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
     """The outbox as a FastStream broker.
 
     Args:
-        engine: Where subscribers claim; the broker never disposes of it. Without one the broker can only publish.
+        engine: The engine that subscribers claim through; yours to dispose of. Without it the broker only publishes.
         outbox_table: The table of messages: `make_outbox_table(metadata)`.
         dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for good are
             deleted.
@@ -73,14 +73,15 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         routers: Routers to include.
         ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
         id_generator: A function that makes the correlation id of a message without one; by default the row's id.
-        specification_url: The address of the database in the AsyncAPI document; by default the engine's, no password.
+        specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
+            without user and password.
         protocol: The protocol in that document; "postgresql" by default.
-        protocol_version: Its version.
+        protocol_version: The version of that protocol.
         description: The description of the broker in that document.
         tags: The tags of the broker in that document.
         security: The security scheme in that document.
         logger: The logger for the broker's records; None logs nothing. By default one is made.
-        log_level: The level of the access log.
+        log_level: The level at which FastStream logs each message.
         apply_types: Whether FastDepends converts and validates what handlers are called with.
         serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
         provider: FastDepends' provider, which overrides dependencies in tests.
@@ -161,7 +162,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             id_generator=id_generator,
             extra_context={"broker": self},
             default_driver_annotations={
-                each: f"faststream_outbox.annotations.{name}" for name, classes in _INJECTED.items() for each in classes
+                each: f"faststream_outbox.annotations.{name}" for each, name in _INJECTED.items()
             },
         )
         config.wakeup = Wakeup(client.store, config.monitor())
@@ -192,13 +193,9 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
     def _outbox_subscribers(self) -> list[OutboxSubscriber]:
         return cast("list[OutboxSubscriber]", self.subscribers)
 
-    @property
-    def _wakeup(self) -> Wakeup:
-        return cast("Wakeup", self.config.wakeup)
-
     async def _connect(self) -> AbstractOutboxClient:
         # Connected brokers are stopped, and stop() sends the last wake-ups: from now on they can be collected.
-        self._wakeup.start(listen=False)
+        self.config.wakeup.start(listen=False)
         return self.client
 
     async def start(self) -> None:
@@ -256,7 +253,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             if self._foreign_brokers is not None:
                 await self._foreign_brokers.close()
                 self._foreign_brokers = None
-            await self._wakeup.stop()
+            await self.config.wakeup.stop()
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
@@ -279,12 +276,13 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
 
 # Handlers annotate what is injected with these names; the class itself would be taken for the type of the body.
 _INJECTED = {
-    "OutboxMessage": (OutboxMessage,),
-    "OutboxBatchMessage": (OutboxBatchMessage,),
-    "OutboxBroker": (OutboxBroker,),
-    "OutboxClient": (OutboxClient, AbstractOutboxClient),
-    "OutboxProducer": (OutboxProducer,),
-    "OutboxSession": (AsyncSession,),
+    OutboxMessage: "OutboxMessage",
+    OutboxBatchMessage: "OutboxBatchMessage",
+    OutboxBroker: "OutboxBroker",
+    OutboxClient: "OutboxClient",
+    AbstractOutboxClient: "OutboxClient",
+    OutboxProducer: "OutboxProducer",
+    AsyncSession: "OutboxSession",
 }
 
 

@@ -1,4 +1,4 @@
-"""The outbox in a FastAPI application: a router that is a broker, and what its handlers may be annotated with.
+"""The outbox in a FastAPI application: a router that is also a broker, and annotations for its handlers.
 
 Example:
     from faststream_outbox.fastapi import OutboxMessage, OutboxRouter
@@ -16,7 +16,7 @@ Example:
 from typing import Annotated
 
 try:
-    import fastapi as _fastapi  # noqa: F401 - only to say what is missing
+    import fastapi as _fastapi  # noqa: F401 - imported only to name what is missing
 except ImportError as error:
     raise ImportError("This needs FastAPI: pip install 'faststream-outbox[fastapi]'") from error
 

@@ -16,14 +16,7 @@ from faststream.middlewares import AckPolicy
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from faststream_outbox._faststream import (
-    EMPTY,
-    BrokerMiddleware,
-    CodecProto,
-    CustomCallable,
-    Filter,
-    default_filter,
-)
+from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, Filter, default_filter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.engine.options import DEFAULTS, OnDead
@@ -124,7 +117,8 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
 
         """
 
-    def publisher(  # type: ignore[override] # FastStream's base takes nothing
+    @passes_arguments_to(lambda router, queue, **options: router.broker.publisher(queue, **options))
+    def publisher(  # type: ignore[empty-body, override] # FastStream's base takes nothing
         self,
         queue: str,
         *,
@@ -137,16 +131,6 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         include_in_schema: bool = True,
     ) -> OutboxPublisher:
         """Declare a publisher of one queue, as `OutboxBroker.publisher` does."""
-        return self.broker.publisher(
-            queue,
-            headers=headers,
-            reply_to=reply_to,
-            persistent=persistent,
-            title=title,
-            description=description,
-            schema=schema,
-            include_in_schema=include_in_schema,
-        )
 
     def include_router(
         self,

@@ -1,4 +1,4 @@
-"""A FastAPI router that is also a broker: it starts and stops with the application, and FastAPI injects."""
+"""A FastAPI router that is also a broker: it starts and stops with the application."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

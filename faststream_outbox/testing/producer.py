@@ -2,8 +2,8 @@
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
@@ -60,17 +60,13 @@ class DeliveringProducer(OutboxProducer):
         """Return the subscribers to call for these rows, each with the rows of every call."""
         rows = [row for row_id in ids if (row := self._store.rows.get(row_id)) is not None]
         for queue, group in groupby(rows, key=attrgetter("queue")):
-            if (subscriber := self._subscriber_of(queue)) is not None:
+            if (subscriber := subscriber_of(queue, self._brokers)) is not None:
                 together, most = list(group), subscriber.config.options.rows_per_call
                 yield subscriber, [together[n : n + most] for n in range(0, len(together), most)]
 
     @property
     def _store(self) -> MemoryStore:
         return cast("MemoryStore", self.config.store)
-
-    def _subscriber_of(self, queue: str) -> OutboxSubscriber | None:
-        subscribers = (cast("OutboxSubscriber", each) for broker in self._brokers for each in broker.subscribers)
-        return next((each for each in subscribers if queue in each.queues and each.calls), None)
 
     async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
         lane = MemoryConnection(self._store)
@@ -88,19 +84,13 @@ class DeliveringProducer(OutboxProducer):
         await self._deliver_all(sorted(set(self._store.rows) - known))
 
 
+def subscriber_of(queue: str, brokers: Iterable[OutboxBroker]) -> OutboxSubscriber | None:
+    """Return the first subscriber of a queue that has a handler; None if no broker has one."""
+    subscribers = (cast("OutboxSubscriber", each) for broker in brokers for each in broker.subscribers)
+    return next((each for each in subscribers if queue in each.queues and each.calls), None)
+
+
 def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine in a thread and wait for it: an event loop may be running in this one."""
-    failures: list[BaseException] = []
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            context.run(asyncio.run, coroutine)
-        except BaseException as error:  # noqa: BLE001 - raised where it was called
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
