@@ -51,17 +51,17 @@ class QueueStats:
     """
 
     queue: str
-    ready: int
-    scheduled: int
-    in_flight: int
-    expired: int
-    blocked: int
-    dead: int
-    blocked_keys: int
-    parked_keys: int
-    oldest_ready_age: float | None
-    oldest_age: float | None
-    oldest_due_age: float | None
+    ready: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    expired: int = 0
+    blocked: int = 0
+    dead: int = 0
+    blocked_keys: int = 0
+    parked_keys: int = 0
+    oldest_ready_age: float | None = None
+    oldest_age: float | None = None
+    oldest_due_age: float | None = None
 
     @property
     def total(self) -> int:
