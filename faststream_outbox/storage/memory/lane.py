@@ -9,11 +9,7 @@ from operator import attrgetter
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import (
-    Claim,
-    QueueStats,
-    StoreConnection,
-)
+from faststream_outbox.storage.contract import Claim, QueueStats, StoreConnection
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
@@ -21,15 +17,7 @@ from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
-from faststream_outbox.storage.outcomes import (
-    Ack,
-    Dead,
-    Outcome,
-    Park,
-    Retry,
-    Settled,
-    Settlement,
-)
+from faststream_outbox.storage.outcomes import Ack, Dead, Outcome, Park, Retry, Settled, Settlement
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 

@@ -11,25 +11,13 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import (
-    Claim,
-    QueueStats,
-    StoreConnection,
-)
+from faststream_outbox.storage.contract import Claim, QueueStats, StoreConnection
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor
 from faststream_outbox.storage.ordering.runs import RunClaim
 from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder
-from faststream_outbox.storage.outcomes import (
-    Ack,
-    Dead,
-    Park,
-    Retry,
-    Settled,
-    SettleInterruptedError,
-    Settlement,
-)
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.runs import PostgresRuns, settle_parameters
 from faststream_outbox.storage.postgres.shards import PostgresShards, ShardStatements

@@ -61,11 +61,7 @@ class PostgresRuns:
             "visits": MOST_VISITS,
             "suspects": suspects,
         }
-        lease = {
-            "token": uuid4(),
-            "lease_seconds": seconds,
-            "rows_per_key": check_count("rows_per_key", rows_per_key),
-        }
+        lease = {"token": uuid4(), "lease_seconds": seconds, "rows_per_key": check_count("rows_per_key", rows_per_key)}
         met, handed = await self._claim(plan, walk, lease)
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:

@@ -328,11 +328,7 @@ class PostgresStore(Store):
 
 
 async def _run(
-    session: Any,
-    function: Callable[Concatenate[Any, _P], _T],
-    /,
-    *args: _P.args,
-    **kwargs: _P.kwargs,
+    session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
     check_session(session)
     if isinstance(session, async_scoped_session):

@@ -44,11 +44,7 @@ STORAGE_OPTIONS: Final = "faststream_outbox.storage_options"
 
 
 def make_outbox_table(
-    metadata: MetaData,
-    table_name: str = "outbox",
-    *,
-    schema: str | None = None,
-    fillfactor: int = 50,
+    metadata: MetaData, table_name: str = "outbox", *, schema: str | None = None, fillfactor: int = 50
 ) -> Table:
     """Define the outbox on your `MetaData`; your migrations create it.
 
