@@ -6,32 +6,22 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from unittest.mock import NonCallableMock
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import (
-    Listening,
-    SessionOrConnection,
-    Store,
-    StoreConnection,
-    TimerConflict,
-    check_batch,
-    check_row,
-    check_session,
-    check_timer_conflict,
-)
+from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
 from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.lane import MemoryConnection
 from faststream_outbox.storage.memory.table import MemoryTable, due_of
-from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
-_NO_LEASE: Final = float("-inf")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class MemoryStore(MemoryTable, Store):
@@ -55,33 +45,8 @@ class MemoryStore(MemoryTable, Store):
         """Whether processes can share shards: always."""
         return True
 
-    async def insert(
-        self,
-        session: SessionOrConnection | None,
-        row: NewRow,
-        *,
-        timer_conflict: TimerConflict = "ignore",
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row."""
-        _check_session(session)
-        return self._insert(row, timer_conflict, notify=notify)
-
-    def insert_sync(
-        self,
-        session: Session | Connection,
-        row: NewRow,
-        timer_conflict: TimerConflict = "ignore",
-        *,
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row."""
-        _check_session(session)
-        return self._insert(row, timer_conflict, notify=notify)
-
-    def _insert(self, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
-        check_row(row)
-        check_timer_conflict(timer_conflict)
+    def _insert(self, session: object, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
+        del session
         row_id, waiting = self.add_unless_waiting(row)
         if waiting is not None and timer_conflict == "extend" and waiting.acquired_token is None:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, due_of(row, self.clock()))
@@ -89,13 +54,11 @@ class MemoryStore(MemoryTable, Store):
             self._send([row.queue])
         return row_id
 
-    async def insert_many(
-        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    def insert_many_sync(
+        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows."""
-        _check_session(session)
-        rows = list(rows)
-        check_batch(rows)
+        del session
         ids = [self.add(row) for row in rows]
         if notify:
             self._send(row.queue for row in rows)
@@ -119,54 +82,37 @@ class MemoryStore(MemoryTable, Store):
         """Return no errors: there are no tables to miss."""
         return []
 
-    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
-        """Delete a timer that is not in flight."""
+    def _cancel_timer(self, session: object, queue: str, timer_id: str) -> bool:
         del session
-        check_name("queue", queue)
-        check_name("timer_id", timer_id)
         waiting = self.timer(queue, timer_id)
         if waiting is None or waiting.lease_expires_epoch > self.clock():
             return False
         del self.rows[waiting.id]
         return True
 
-    async def read(
-        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
-    ) -> list[OutboxRow]:
-        """Read rows without leasing them."""
+    def _read(self, session: object, queue: str | None, limit: int) -> list[OutboxRow]:
         del session
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
-    async def read_keys(
-        self,
-        session: SessionOrConnection | None,
-        *,
-        queue: str | None = None,
-        state: KeyStateName | None = None,
-        limit: int = 1000,
-    ) -> list[KeyState]:
-        """Describe keys that are blocked."""
+    def _read_keys(self, session: object, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
         del session
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
-        return self._keys.read(queue=queue, states=wanted_states(state), limit=limit)
+        return self._keys.read(queue=queue, states=states, limit=limit)
 
-    async def act_on_key(
-        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
-    ) -> int | None:
-        """Apply an action to the head of a key."""
-        _check_session(session)
-        check_name("queue", queue)
-        check_name("key", key)
+    def _act_on_key(self, session: object, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
+        del session
         head = self._keys.act(queue, key, action)
         if head is not None and notify:
             self._send([queue])
         return head
+
+    async def _run(
+        self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        # None and mocks of sessions are accepted too.
+        if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
+            check_session(session)
+        return function(session, *args, **kwargs)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
@@ -225,9 +171,3 @@ class _MemoryListening(Listening):
     def can_test(self) -> bool:
         """Return True."""
         return True
-
-
-def _check_session(session: object) -> None:
-    """Raise for a session that Postgres would refuse; None and mocks of sessions are accepted."""
-    if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
-        check_session(session)
