@@ -178,15 +178,10 @@ class Listening(ABC):
 class Store(ABC):
     """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
 
-    @property
-    @abstractmethod
-    def keeps_dead(self) -> bool:
-        """Whether a dead row is kept as a dead letter; otherwise it is deleted."""
-
-    @property
-    @abstractmethod
-    def keeps_shards(self) -> bool:
-        """Whether processes can share the shards of a queue among themselves."""
+    # Whether a dead row is kept as a dead letter; otherwise it is deleted.
+    keeps_dead: bool
+    # Whether processes can share the shards of a queue among themselves.
+    keeps_shards: bool
 
     async def insert(
         self,

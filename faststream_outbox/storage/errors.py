@@ -40,19 +40,18 @@ _CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
 
 def concerns_rows(error: BaseException) -> bool:
     """Return whether rows of the batch caused the error, so that a smaller batch may succeed."""
-    state = sqlstate(error)
-    return state.startswith(_ROW_ERRORS) or (not state and _is_client_error(error))
-
-
-def _is_client_error(error: BaseException) -> bool:
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        error = error.orig
+    state, error = sqlstate(error), _driver_error(error)
+    if state:
+        return state.startswith(_ROW_ERRORS)
     return isinstance(error, _CLIENT_ERRORS) or type(error).__name__ == "DataError"
 
 
 def sqlstate(error: BaseException) -> str:
     """Return the five characters of Postgres' error code; an empty text if there is none."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        error = error.orig
+    error = _driver_error(error)
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state if isinstance(state, str) else ""
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -171,10 +171,7 @@ class SharedTransaction(GuardedTransaction):
 
         The lease of its head covers all rows of a run.
         """
-        return await self.commit(partial(self._settle, leases, outputs, head))
-
-    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None) -> bool:
-        return await self._delete(self.session, leases, outputs, head)
+        return await self.commit(partial(self._delete, self.session, leases, outputs, head))
 
 
 def _begin_again(connection: Connection) -> None:

@@ -1,6 +1,7 @@
 """The store in memory, for users' tests: the same contract, without a database and without transactions."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -8,16 +9,26 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from unittest.mock import NonCallableMock
+from uuid import uuid4
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
-from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.memory.table import MemoryTable, due_of
-from faststream_outbox.storage.ordering.states import KeyAction, KeyState
+from faststream_outbox.storage.memory.table import MemoryTable, due_of, unlease
+from faststream_outbox.storage.ordering.states import (
+    KeyAction,
+    KeyState,
+    ParkKey,
+    ReleaseKey,
+    RetryKey,
+    SkipKey,
+    state_of,
+)
+from faststream_outbox.storage.outcomes import Dead
+from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 _P = ParamSpec("_P")
@@ -30,20 +41,11 @@ class MemoryStore(MemoryTable, Store):
     `clock` returns epoch seconds in the place of the database's clock; a test moves it instead of waiting.
     """
 
+    keeps_shards = True
+
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
         MemoryTable.__init__(self, keep_dead=keep_dead, clock=clock)
         self._listeners: list[Callable[[str], None]] = []
-        self._keys = MemoryKeys(self)
-
-    @property
-    def keeps_dead(self) -> bool:
-        """Whether `dead` is filled."""
-        return self._keep_dead
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether processes can share shards: always."""
-        return True
 
     def _insert(self, session: object, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         del session
@@ -97,14 +99,40 @@ class MemoryStore(MemoryTable, Store):
 
     def _read_keys(self, session: object, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
         del session
-        return self._keys.read(queue=queue, states=states, limit=limit)
+        now = self.clock()
+        found = (
+            KeyState.of(rows[0], waiting=len(rows) - 1, now=now)
+            for rows in self.rows_by_key()
+            if queue in (None, rows[0].queue) and state_of(rows[0], now) in states
+        )
+        return list(islice(found, limit))
 
     def _act_on_key(self, session: object, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
         del session
-        head = self._keys.act(queue, key, action)
-        if head is not None and notify:
+        heads = (rows[0] for rows in self.rows_by_key())
+        head = next((head for head in heads if (head.queue, head.entity_key) == (queue, key)), None)
+        now = self.clock()
+        if head is None or state_of(head, now) == "in_flight":
+            return None
+        parked = head.next_attempt_epoch == math.inf
+        match action:
+            case RetryKey():
+                _retry(head, now, parked=parked)
+            case ReleaseKey() if parked:
+                _release(head, now)
+            case ParkKey(reason) if not parked:
+                cause = Cause(BY_OPERATOR, reason, now, head.next_attempt_epoch)
+                head.headers_json = with_cause(head.headers_json, cause)
+                unlease(head)
+                head.next_attempt_epoch = math.inf
+            case SkipKey(reason):
+                why = str(cause_in(head.headers_json))
+                self.bury(head, Dead("rejected", f"{reason}\n\nparked for {why}" if why else reason))
+            case _:
+                return None
+        if notify:
             self._send([queue])
-        return head
+        return head.id
 
     async def _run(
         self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
@@ -171,3 +199,26 @@ class _MemoryListening(Listening):
     def can_test(self) -> bool:
         """Return True."""
         return True
+
+
+def _retry(head: OutboxRow, now: float, *, parked: bool) -> None:
+    _disown(head)
+    head.next_attempt_epoch = min(head.next_attempt_epoch, now)
+    head.headers_json = without_cause(head.headers_json)
+    if parked:
+        head.attempts_count = head.deliveries_count = 0
+        head.first_attempt_epoch = head.last_attempt_epoch = None
+
+
+def _release(head: OutboxRow, now: float) -> None:
+    _disown(head)
+    due = cause_in(head.headers_json).due
+    head.next_attempt_epoch = now if due is None else due
+    head.headers_json = without_cause(head.headers_json)
+    head.deliveries_count = 0
+
+
+def _disown(head: OutboxRow) -> None:
+    """Give a suspect another token, so that the process that had it cannot settle it."""
+    if head.acquired_token is not None:
+        head.acquired_token = uuid4()

@@ -53,21 +53,25 @@ class Executor(Protocol):
         """Run the statements inside this block in one transaction."""
 
 
-class AsyncpgExecutor:
-    """A bare asyncpg connection, outside any transaction: one round trip a statement."""
+class _DriverExecutor:
+    """A driver's bare connection, outside any transaction: one round trip a statement."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-
-    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
-        """Run a statement and return its records."""
-        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
-        return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements inside this block in one transaction."""
         transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
         return transaction
+
+
+class AsyncpgExecutor(_DriverExecutor):
+    """A bare asyncpg connection."""
+
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
+        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
+        return records
 
     def connected_to(self) -> int:
         """Return the id of the server process, as the server announced it when the connection was opened."""
@@ -79,11 +83,8 @@ class AsyncpgExecutor:
         self._connection.terminate()
 
 
-class PsycopgExecutor:
-    """A bare psycopg connection in autocommit: one round trip a statement."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+class PsycopgExecutor(_DriverExecutor):
+    """A bare psycopg connection in autocommit."""
 
     async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return its records."""
@@ -96,11 +97,6 @@ class PsycopgExecutor:
             await cursor.execute(statement.psycopg, values, binary=True)
             records: Records = await cursor.fetchall()
             return records
-
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements inside this block in one transaction."""
-        transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
-        return transaction
 
     def connected_to(self) -> int:
         """Return the id of the server process, as the server announced it when the connection was opened."""

@@ -60,19 +60,11 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self.shards_table = shards_table
+        self.keeps_dead = dlq_table is not None
+        self.keeps_shards = shards_table is not None
         self._statements = Statements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
-
-    @property
-    def keeps_dead(self) -> bool:
-        """Whether there is a dead-letter table."""
-        return self.dlq_table is not None
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether there is a table of shards."""
-        return self.shards_table is not None
 
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         if row.key is not None and isinstance(session, Session):
