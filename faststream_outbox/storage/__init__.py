@@ -1,4 +1,4 @@
-"""Everything that speaks SQL, and the contract it keeps; nothing outside this room does."""
+"""The stores and their contract: the only room that builds and runs SQL."""
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.contract import (

@@ -14,8 +14,7 @@ from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, RunClaim
 from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement

@@ -31,8 +31,8 @@ def advice(error: BaseException | None) -> str:
     return f" {text}" if text else ""
 
 
-# Errors that one row can cause, and the rest of its batch can do without: data (22), a constraint (23), a limit (54),
-# an exception of a trigger (P0); and a batch that takes too long (57014), half of which may not.
+# Errors that one row of a batch can cause: data (22), a constraint (23), a limit (54), an exception of a trigger (P0);
+# and a statement that takes too long (57014), because half of the batch may be fast enough.
 _ROW_ERRORS: Final = ("22", "23", "54", "57014", "P0")
 # Raised by drivers, without a code, for a value that they cannot send.
 _CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)

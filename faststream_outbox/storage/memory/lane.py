@@ -13,8 +13,7 @@ from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.contract import Claim, QueueStats, StoreConnection
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.ordering.strategies import HashShards, Shard, ShardHolder, ShardLease, fair_share
 from faststream_outbox.storage.outcomes import Ack, Dead, Outcome, Park, Retry, Settled, Settlement

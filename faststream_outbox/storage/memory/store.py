@@ -186,7 +186,6 @@ class _MemoryListening(Listening):
         self._store = store
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Notify all listeners."""
         await self._store.notify(queues)
 
     async def wait_lost(self) -> None:
@@ -197,7 +196,6 @@ class _MemoryListening(Listening):
         """Do nothing: notifications always arrive."""
 
     def can_test(self) -> bool:
-        """Return True."""
         return True
 
 

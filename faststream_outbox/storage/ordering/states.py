@@ -23,7 +23,7 @@ STATE: Final = """CASE WHEN o.acquired_token IS NOT NULL AND o.lease_expires_at 
 
 
 def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
-    """Return the same for a row that was read."""
+    """Return the state of a row that was read, by the rules of `STATE`."""
     if row.acquired_token is not None:
         return "in_flight" if row.lease_expires_epoch > now else "expired"
     if row.next_attempt_epoch <= now:

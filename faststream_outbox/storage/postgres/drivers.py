@@ -122,7 +122,8 @@ class BorrowedExecutor:
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements inside this block in one transaction, unless the connection is in autocommit."""
         connection = self._connection
-        if connection.sync_connection is not None and _autocommits(connection.sync_connection):
+        sync = connection.sync_connection
+        if sync is not None and sync.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             return nullcontext()
         # A savepoint, so that a statement that fails leaves the caller's transaction usable.
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
@@ -139,10 +140,6 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
         return connection.exec_driver_sql(statement.text, arguments).fetchall()
     text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
     return connection.exec_driver_sql(text, values).fetchall()
-
-
-def _autocommits(connection: Connection) -> bool:
-    return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def check_engine(engine: AsyncEngine) -> None:

@@ -21,14 +21,7 @@ from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatemen
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.settle import (
-    BURIED,
-    GROUPED,
-    RETRIED,
-    SettleStatements,
-    failure_values,
-    retry_values,
-)
+from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 
@@ -146,16 +139,16 @@ class PostgresConnection(RunClaims, ShardLeases):
                     acked.append(lease)
                 case Park():
                     runs.append(settlement)
-        settled = Settled()
+        settled, write = Settled(), self._write
         try:
-            await self._write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
+            await write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
             groups = list(chained.values())
-            await self._write(statements.delete_and_insert, groups, settled, _columns_of_groups, _leases_of_groups)
-            await self._write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
+            await write(statements.delete_and_insert, groups, settled, _columns_of_groups, _leases_of_groups)
+            await write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
-            await self._write(bury, dead, settled, BURIED.fill, _leases_of_entries)
+            await write(bury, dead, settled, BURIED.fill, _leases_of_entries)
             columns = partial(settle_parameters, keeps_dead=statements.bury is not None)
-            await self._write(self._statements.runs.settle, runs, settled, columns, _leases_of_runs)
+            await write(self._statements.runs.settle, runs, settled, columns, lambda some: [run.lease for run in some])
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
@@ -231,12 +224,12 @@ def _shifted(positions: Iterable[Position], towards: float) -> Iterator[Position
 
 
 def deletion(
-    statements: SettleStatements, leases: Sequence[Lease], outputs: Sequence[NewRow]
+    statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
 ) -> tuple[Statement, dict[str, list[Any]]]:
     """Return the statement that deletes these rows and inserts the outputs, with its parameters."""
     if outputs:
-        return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
-    return statements.delete, LEASES.fill(sorted(leases))
+        return statements.settle.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
+    return statements.settle.delete, LEASES.fill(sorted(leases))
 
 
 def _columns_of_groups(groups: Sequence[_Group]) -> dict[str, list[Any]]:
@@ -251,10 +244,6 @@ def _leases_of_groups(groups: Sequence[_Group]) -> list[Lease]:
 
 def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
-
-
-def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
-    return [run.lease for run in runs]
 
 
 def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from faststream_outbox.storage.commits import AnySession, after_commit
 from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
-from faststream_outbox.storage.ordering.runs import settlement_of_acks
 from faststream_outbox.storage.ordering.states import KeyAction, KeyState, ParkKey, ReleaseKey, RetryKey, SkipKey
+from faststream_outbox.storage.outcomes import HANDLED, Ack, Settlement
 from faststream_outbox.storage.postgres.drivers import (
     SET_LOCAL,
     BorrowedExecutor,
@@ -136,19 +136,18 @@ class PostgresStore(Store):
         session = AsyncSession(
             self._require_engine("to share a transaction with a handler"), expire_on_commit=False, **USED_ONCE
         )
-        return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
-
-    def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
-        run_on(connection, self._statements.settle.lock, **LEASES.fill(sorted(leases)))
+        lock = self._statements.settle.lock
+        return SharedTransaction(session, self._delete_in, lambda on: run_on(on, lock, **LEASES.fill(sorted(leases))))
 
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
         if head is not None:
-            run = settlement_of_acks(head, leases, outputs)
+            followers = sorted(lease.row_id for lease in leases if lease != head)
+            run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])
             parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
             return bool(await self._run(session, self._execute_last, self._statements.runs.settle, **parameters))
-        statement, columns = deletion(self._statements.settle, leases, outputs)
+        statement, columns = deletion(self._statements, leases, outputs)
         return leases_of(await self._run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
     def _execute_last(self, session: Session, statement: Statement, /, **values: Any) -> Records:
