@@ -96,7 +96,7 @@ async def test_a_destination_is_fixed_or_found_for_each_row(postgres: PostgresBa
 async def test_kafka_confirms_with_all_replicas_and_takes_nothing_twice(careless: dict[str, Any]) -> None:
     """However the broker is set up that a relay was given."""
     aiokafka: Any = make_target(KafkaBroker("127.0.0.1:1", **careless))
-    options = aiokafka._producer._options
+    options = aiokafka._options
     assert (options["acks"], options["enable_idempotence"]) == ("all", True)
     confluent: Any = make_target(ConfluentBroker("127.0.0.1:1", **careless))
     assert (confluent._config["acks"], confluent._config["enable.idempotence"]) == (-1, True)
