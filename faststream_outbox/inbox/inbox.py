@@ -20,9 +20,9 @@ class Inbox:
     Args:
         engine: The database, or a session factory of it.
         table: The table of the records, from `make_inbox_table`.
-        consumer: The name of the handler in the table; never change it. A named inbox serves one handler (see `named`),
-            because of two handlers that receive the same message one would skip it. Without a name an inbox serves any
-            number of handlers, each under its function's name, module and destination (`service.bill@orders`).
+        consumer: The name of the handler in the table; never change it. A named inbox serves one handler (see `named`):
+            if two handlers received the same message, one would skip it. Without a name an inbox serves any number of
+            handlers, each under its function's name, module and destination (`service.bill@orders`).
         retention: How long a record is kept; a message that is delivered again after that is handled again.
         message_id: Returns the id of a message; where it returns None, the id of a relay or of the sender is used.
         clean_interval: How often some old records are deleted, after a commit; None for never.

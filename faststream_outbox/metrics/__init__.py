@@ -14,7 +14,7 @@ Tags = Mapping[str, Any]
 MESSAGING_SYSTEM: Final = "outbox"
 
 # A recorder with an attribute `backlog_interval` is given the event `backlog`, the numbers of rows of every queue, that
-# often (in seconds). The recorders here take this one: Prometheus commonly scrapes as often.
+# often (in seconds). Our recorders use this interval, in which Prometheus commonly scrapes.
 BACKLOG_INTERVAL: Final = 15.0
 # The tags of that event: the states in which rows are counted.
 STATES: Final = ("ready", "scheduled", "in_flight", "expired", "blocked", "dead")

@@ -111,5 +111,5 @@ class Forwarder:
 
 
 def _unchanged(row: OutboxRow) -> Retry:
-    """Return the row for its next claim without counting an attempt: the row did not fail."""
+    """Return the outcome that frees a row for its next claim and counts no attempt: the row did not fail."""
     return Retry(0.0, row.attempts_count)

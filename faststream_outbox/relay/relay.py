@@ -29,7 +29,7 @@ _CLAIMED_AT_ONCE: Final = 500
 _SENT_AT_ONCE: Final = 100
 # How long a start waits for the broker before it counts as down.
 _CONNECT_SECONDS: Final = 10.0
-# How long a stop waits to disconnect; messages not confirmed by then will be sent again.
+# How long a stop waits to disconnect; messages without a confirmation will be sent again.
 _DISCONNECT_SECONDS: Final = 10.0
 # How long after its start a relay that has claimed nothing yet counts as alive.
 _FIRST_CLAIM_SECONDS: Final = 30.0
@@ -88,7 +88,7 @@ class Relay:
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._cloudevents = cloudevents
         self._strategy = retry_strategy or DEFAULT_RETRY
-        # What is not here is as for a subscriber.
+        # The other options have a subscriber's defaults.
         self._options = SubscriberOptions(
             max_workers=_KEYS_AT_ONCE,
             batch=True,

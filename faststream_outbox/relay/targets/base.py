@@ -98,13 +98,13 @@ class Target(ABC):
 
 
 class OneByOneTarget(Target):
-    """A FastStream broker that confirms single messages: one message of a key is in flight at a time, of keys many.
+    """A FastStream broker that confirms single messages: a key waits for each, and keys do not wait for each other.
 
     The relay connects it, unless the application has. Messages go through its producer and not through its middlewares,
-    because these are bytes and not what a handler returned.
+    because they are bytes and no handler's answer.
     """
 
-    # Whether the client repeats a send by itself; if not, one without a confirmation in time is repeated by the relay.
+    # Whether the client repeats a send by itself; if not, the relay repeats one that is not confirmed in time.
     repeats_sends: ClassVar[bool] = False
 
     def __init__(self, broker: Any) -> None:
