@@ -132,7 +132,7 @@ class Loop(ABC):
         self._failures = 0
 
 
-async def give_way() -> None:
+async def let_others_run() -> None:
     """Let the event loop go round twice: a task that an event wakes in the first round acts in the second."""
     for _ in range(2):
         await asyncio.sleep(0)

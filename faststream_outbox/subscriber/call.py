@@ -1,5 +1,6 @@
 """One call of a handler: its rows, the transaction it may share with them, and what becomes of each row."""
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -18,7 +19,7 @@ from faststream_outbox.storage import (
     SharedTransaction,
     Store,
 )
-from faststream_outbox.subscriber.judge import Judge
+from faststream_outbox.subscriber.judge import Interrupted, Judge
 
 _GROUP_NUMBERS: Final = count(1)
 
@@ -70,15 +71,22 @@ class Call:
             delivery.batch_size = batch_size
             delivery.open_session = open_session
 
-    @property
-    def shares_a_transaction(self) -> bool:
-        """Whether the handler has asked for a session."""
-        return self._shared is not None and self._shared.transaction is not None
+    async def cancel(self, cancelled: CancelledError, *, interrupting: bool) -> BaseException | None:
+        """Return the error to judge by after the handler was cancelled; None if every message has a valid verdict.
 
-    @property
-    def decided(self) -> int:
-        """Return how many of the messages have a verdict."""
-        return sum(delivery.verdict is not None for delivery in self.deliveries)
+        `interrupting`: the drain timeout cancelled the handler; then the error is raised if there is no verdict at all.
+        """
+        # A verdict is not valid if it was to be committed together with work that the handler did not end.
+        in_transaction = self._shared is not None and self._shared.transaction is not None
+        decided = 0 if in_transaction else sum(delivery.verdict is not None for delivery in self.deliveries)
+        if decided == len(self.deliveries):
+            return None
+        if not interrupting:
+            return cancelled  # something that the handler awaited was cancelled
+        if decided:
+            return Interrupted()
+        await self.rollback()
+        raise cancelled
 
     async def rollback(self) -> None:
         """Undo what was written through the session."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from faststream.exceptions import SetupError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox._faststream import LoopContext
+from faststream_outbox._faststream import HandlerItem, LoopContext
 
 # Types that a list of messages can never be.
 _SINGLE: Final = (int, float, str, bytes, bool, Mapping)
@@ -25,6 +25,16 @@ SESSION: Final = "message.session"
 
 # The session of the transaction that deletes the message; it is committed after the handler has returned.
 OutboxSession = Annotated[AsyncSession, LoopContext(SESSION), SHARES_TRANSACTION]
+
+
+def declared_function(call: HandlerItem[Any]) -> Callable[..., Any]:
+    """Return the function that a user declared as a handler."""
+    return call.handler._declared_call  # noqa: SLF001 - as FastStream does
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Return whether a handler is `async def`; a plain function runs in a thread."""
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def asks_for_session(function: Callable[..., Any]) -> bool:
@@ -61,8 +71,7 @@ def _marks(function: Callable[..., Any]) -> Iterable[Any]:
 
 def check_asynchronous_handler(function: Callable[..., Any]) -> None:
     """Raise `SetupError` for a plain function that asks for a session."""
-    function = inspect.unwrap(function)
-    if not inspect.iscoroutinefunction(function):
+    if not is_asynchronous(function):
         name = _name(function)
         raise SetupError(
             f"{name}() asks for a session, which is asynchronous, and is a plain function, which cannot wait for it: "

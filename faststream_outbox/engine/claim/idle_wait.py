@@ -6,6 +6,8 @@ import random
 from contextlib import suppress
 from typing import Final
 
+from faststream_outbox.engine.options import SubscriberOptions
+
 # A row that another process is claiming looks free. Wait a little, so that two claimers do not chase each other; and
 # longer each time while it stays so, because the row may be locked.
 _SHORTEST: Final = 0.005
@@ -14,10 +16,9 @@ _SHORTEST: Final = 0.005
 class IdleWait:
     """The waits between the claims of one claimer; longer each time while nothing comes."""
 
-    def __init__(self, *, min_interval: float, max_interval: float) -> None:
-        self._min_interval = min_interval
-        self._max_interval = max_interval
-        self._interval = min_interval
+    def __init__(self, options: SubscriberOptions) -> None:
+        self._min_interval = self._interval = options.min_fetch_interval
+        self._max_interval = options.max_fetch_interval
         self._shortest = _SHORTEST
         self._woken = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None

@@ -25,6 +25,8 @@ class Prefetch:
     `StaleReturner`.
     """
 
+    for_callers = False
+
     def __init__(self, *, max_workers: int, most: int, max_records: int = 1) -> None:
         self._workers = max_workers
         # Rows that run when every worker has a full call.
@@ -71,6 +73,7 @@ class Prefetch:
 class CallerDemand:
     """Wants one row for each caller that waits, and none ahead."""
 
+    for_callers = True
     run_length = 1
 
     def __init__(self) -> None:
