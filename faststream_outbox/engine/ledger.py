@@ -12,7 +12,7 @@ from faststream_outbox.storage.ordering import Run
 
 
 class Ledger:
-    """What the parts of a pipeline share: the claimer adds rows, workers or callers take them, the settler removes.
+    """Holds the rows in hand: the claimer adds rows, workers or callers take them, the settler removes them.
 
     A row is *added* when it was claimed, *waiting* when it was admitted, and then taken. Its lease is renewed from the
     first moment on.
@@ -81,7 +81,7 @@ class Ledger:
         head.followers = head.followers[: count - 1]
 
     def admit_added(self) -> None:
-        """Let workers or callers take the rows that were added."""
+        """Make the rows that were added available to workers or callers."""
         self._waiting.extend(self._added)
         self._added.clear()
         if self._waiting:

@@ -1,4 +1,4 @@
-"""The parts that claim, dispatch and settle rows: made, started, drained and stopped together."""
+"""Makes, starts, drains and stops the parts that claim, dispatch and settle rows."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ class PipelineBase(ABC):
             self._shard_keeper.start()
 
     def wake(self) -> None:
-        """Look for rows now: some may have come."""
+        """Look for rows now: some may have been committed."""
         self._claimer.wake()
 
     @property
@@ -107,14 +107,14 @@ class PipelineBase(ABC):
         await self._leave_shards()
 
     async def _leave_shards(self) -> None:
-        """Let other processes claim the keys of our shards; the leases of rows protect those in hand."""
+        """Give up our shards, so that other processes claim their keys; leases protect the rows in hand."""
         keeper, self._shard_keeper = self._shard_keeper, None
         if keeper is not None:
             await keeper.leave()
 
 
 class Pipeline(PipelineBase):
-    """Has `max_workers` workers call a handler with the rows."""
+    """Runs `max_workers` workers, which call a handler with the rows."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One call of a handler: its rows, the transaction it may share with them, and what becomes of each row."""
+"""One call of a handler: its rows, the transaction it may share with them, and the settlement of each row."""
 
 from asyncio import CancelledError
 from collections.abc import Sequence
@@ -9,16 +9,7 @@ from typing import Final, NoReturn
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import (
-    Ack,
-    Lease,
-    NewRow,
-    OutboxRow,
-    Retry,
-    Settlement,
-    SharedTransaction,
-    Store,
-)
+from faststream_outbox.storage import Ack, Lease, OutboxRow, Retry, Settlement, SharedTransaction, Store
 from faststream_outbox.subscriber.judge import Interrupted, Judge
 
 _GROUP_NUMBERS: Final = count(1)
@@ -118,8 +109,10 @@ class Call:
         self, transaction: SharedTransaction, judge: Judge, settlements: list[Settlement], acked: list[Settlement]
     ) -> list[Settlement]:
         leases = [settlement.lease for settlement in acked]
+        outcomes = (settlement.outcome for settlement in acked)
+        outputs = [output for outcome in outcomes if isinstance(outcome, Ack) for output in outcome.outputs]
         try:
-            committed = await transaction.settle(leases, _outputs_of(acked), head=self._head)
+            committed = await transaction.settle(leases, outputs, head=self._head)
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
             judge.report_failed_commit(self.deliveries, failure)
             return self._judge_acks_again(judge, failure, settlements)
@@ -185,10 +178,6 @@ class Call:
             if isinstance(settlement.outcome, Ack):
                 settlement.outcome, settlement.group, left = Ack(left), group, ()
         return settlements
-
-
-def _outputs_of(settlements: Sequence[Settlement]) -> list[NewRow]:
-    return [output for each in settlements if isinstance(each.outcome, Ack) for output in each.outcome.outputs]
 
 
 def _with_equal_delays(settlements: list[Settlement]) -> list[Settlement]:

@@ -1,4 +1,4 @@
-"""Decides what becomes of a row, from what its handler did with the message."""
+"""Decides the outcome of a row by the verdict on its message and by what its handler raised."""
 
 import logging
 import traceback
@@ -10,9 +10,9 @@ from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
-from faststream_outbox.engine.options import OnDead, give_up
+from faststream_outbox.engine.options import SubscriberOptions, give_up
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
-from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
@@ -31,19 +31,13 @@ class Judge:
     """Turns verdicts and exceptions into outcomes; a message without a verdict is retried, never lost."""
 
     def __init__(
-        self,
-        policy: AckPolicy,
-        strategy: RetryStrategyProto | RetryDelayProto,
-        render: LastExceptionRenderer | None,
-        monitor: Monitor,
-        *,
-        on_dead: OnDead = "skip",
+        self, policy: AckPolicy, options: SubscriberOptions, render: LastExceptionRenderer | None, monitor: Monitor
     ) -> None:
         self._policy = policy
-        self._strategy = strategy
+        self._strategy = options.retry_strategy or DEFAULT_RETRY
+        self._on_dead = options.on_dead
         self._render = render or render_traceback
         self._monitor = monitor
-        self._on_dead: OnDead = on_dead
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         """Return what becomes of a row after its handler returned, or raised `error`."""
@@ -71,18 +65,17 @@ class Judge:
                 f"The handler of {_name(delivery)} returned without a verdict, which counts as a failure: call ack(), "
                 "nack() or reject() on the message."
             )
-            self._report("no_verdict", message, logging.WARNING, delivery)
+            self._report("no_verdict", message, delivery)
         return self._failed(delivery, error, delay=None, batch_size=delivery.batch_size)
 
     def report_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
         """Log why a handler's transaction was not committed; the handler has returned and logged nothing."""
         row = _name(deliveries[0])
         message = f"Could not commit the transaction of the handler of {row}; it was rolled back: {describe(error)}"
-        self._report("commit_failed", message, logging.ERROR, deliveries[0], error)
+        self._report("commit_failed", message, deliveries[0], error)
 
-    def _report(
-        self, event: str, message: str, level: int, delivery: OutboxDelivery, error: Exception | None = None
-    ) -> None:
+    def _report(self, event: str, message: str, delivery: OutboxDelivery, error: Exception | None = None) -> None:
+        level = logging.WARNING if error is None else logging.ERROR
         self._monitor.report(event, message, level=level, error=error, row_id=delivery.id, queue=delivery.queue)
 
     def _failed(
@@ -112,7 +105,7 @@ class Judge:
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
             raised = f"{type(self._strategy).__name__} raised {type(failure).__name__}"
             message = f"{raised} for {_name(delivery)}; the default strategy decided instead."
-            self._report("retry_strategy_failed", message, logging.ERROR, delivery, failure)
+            self._report("retry_strategy_failed", message, delivery, failure)
             return _delay(DEFAULT_RETRY, now, attempt)
 
     def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead | Park:

@@ -1,4 +1,4 @@
-"""A subscriber as FastStream knows it: wires the parts of this room, and has no loop of its own."""
+"""A subscriber as FastStream knows it: connects registration, start, stop and processing to a pipeline."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -42,19 +42,12 @@ from faststream_outbox.subscriber.middlewares import (
     WatchHandler,
     as_broker_middleware,
 )
-from faststream_outbox.subscriber.signatures import (
-    asks_for_session,
-    check_asynchronous_handler,
-    check_batch_handler,
-    declared_function,
-    is_asynchronous,
-)
+from faststream_outbox.subscriber.signatures import asks_for_session, check_handler, is_asynchronous
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.wakeup.wakeup import Announce
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
-
 
 # Identifies the call of a handler that the current code runs in; tasks that a handler starts inherit it.
 _CALL_ID: ContextVar[object] = ContextVar("faststream_outbox_call", default=None)
@@ -109,16 +102,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     @property
     def shares_transactions(self) -> bool:
         """Whether one of the handlers asks for a session."""
-        return any(self._asks_for_session(call) for call in self.calls)
+        return any(asks_for_session(call, self._outer_config.broker_dependencies) for call in self.calls)
 
     def _decodes_itself(self, call: HandlerItem[Any]) -> bool:
         """Return whether our own decoder makes the body: no custom decoder or codec is given."""
         outer, options = self._outer_config, self._call_options
         return not any((outer.broker_decoder, outer.broker_codec, options.decoder, options.codec, call.item_decoder))
-
-    def _asks_for_session(self, call: HandlerItem[Any]) -> bool:
-        dependencies = (*self._outer_config.broker_dependencies, *call.dependencies)
-        return any(map(asks_for_session, (declared_function(call), *(each.dependency for each in dependencies))))
 
     @overload
     def __call__(
@@ -147,10 +136,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
         super()._build_fastdepends_model()
         for call in self.calls:
-            if self._asks_for_session(call):
-                check_asynchronous_handler(declared_function(call))
-            if self.config.options.batch and self._decodes_itself(call):
-                check_batch_handler(declared_function(call))
+            takes_list = self.config.options.batch and self._decodes_itself(call)
+            check_handler(call, self._outer_config.broker_dependencies, takes_list=takes_list)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
         # Only subscribers that publish to other brokers pay for this middleware.
@@ -179,9 +166,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     @property
     def judge(self) -> Judge:
         """What decides what becomes of each message."""
-        strategy, on_dead = self.config.retry_strategy, self.config.options.on_dead
         renderer = self._outer_config.last_exception_renderer
-        return Judge(self.ack_policy, strategy, renderer, self.monitor, on_dead=on_dead)
+        return Judge(self.ack_policy, self.config.options, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
         judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
@@ -204,7 +190,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             monitor=self.monitor,
             announce=self._announce,
             # A handler that is a plain function cannot be cancelled: it runs on in its thread.
-            interruptible=all(is_asynchronous(declared_function(call)) for call in self.calls),
+            interruptible=all(map(is_asynchronous, self.calls)),
             row_type=OutboxDelivery,
         )
         self._subscribe(self._pipeline.wake)

@@ -16,7 +16,7 @@ from faststream_outbox.runtime.loop import Loop
 
 
 class Demand(Protocol):
-    """Says how many rows to claim: `Prefetch` for workers, `CallerDemand` for callers that pull rows."""
+    """Decides how many rows to claim: `Prefetch` for workers, `CallerDemand` for callers that pull rows."""
 
     # Whether rows are not handled here, but held by callers that pull them.
     for_callers: bool
@@ -30,7 +30,7 @@ class Demand(Protocol):
 
 
 class Claimer(Loop):
-    """Keeps as many rows in the ledger as are wanted, one claim at a time.
+    """Claims as many rows for the ledger as `demand` wants, one statement at a time.
 
     Each step: wait for room, run suspects if it is time, claim rows without a key, claim runs of rows with a key, and
     wait if nothing was left to claim.
@@ -70,11 +70,11 @@ class Claimer(Loop):
         self._open.set()
 
     def wake(self) -> None:
-        """Look for rows now: some may have come."""
+        """Look for rows now: some may have been committed."""
         self._idle_wait.wake()
 
     def expect(self, seconds: float) -> None:
-        """Look for rows in so many seconds: one was written that will be due then."""
+        """Look for rows in so many seconds, when a row that was just written is due."""
         self._idle_wait.expect(seconds)
 
     async def stop(self) -> None:

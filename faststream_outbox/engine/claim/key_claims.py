@@ -1,4 +1,4 @@
-"""When to claim rows with a key, and how many keys: a queue without keys must hardly pay for the looks."""
+"""Claims rows with a key: decides when to look and at how many keys; a queue without keys costs little."""
 
 import math
 import time
@@ -19,15 +19,13 @@ _WEIGHT: Final = 0.2
 
 
 class KeyClaims:
-    """A subscriber's view of the keys in its queues."""
+    """Claims runs of rows with a key, and remembers after which key to continue.
+
+    It also remembers where it met keys whose lease ran out; `claim_suspect` looks only there.
+    """
 
     def __init__(
-        self,
-        queues: Sequence[str],
-        options: SubscriberOptions,
-        *,
-        rows_per_key: int,
-        shards: OwnShards | None = None,
+        self, queues: Sequence[str], options: SubscriberOptions, *, rows_per_key: int, shards: OwnShards | None = None
     ) -> None:
         self._fresh = KeyCursor(queues, ordering=options.ordering, shards=shards)
         self._suspects = KeyCursor(queues, ordering=options.ordering, shards=shards)

@@ -13,7 +13,10 @@ _T = TypeVar("_T")
 
 
 class LedgerClaims:
-    """The statements of one claimer. Only this process knows which rows it leased, so none may be lost on the way."""
+    """Runs the claims of one claimer and adds their rows to the ledger.
+
+    Only this process knows which rows it leased, so rows are added even if the claimer is stopped during the claim.
+    """
 
     def __init__(self, shared: Shared, keys: KeyClaims) -> None:
         self._lane = shared.claim_lane
@@ -55,7 +58,7 @@ class LedgerClaims:
         *,
         admit: bool = False,
     ) -> _T:
-        """Claim, and add the rows to the ledger even if the claimer is stopped meanwhile."""
+        """Claim and add the rows, even if the claimer is stopped meanwhile."""
         claim = await self._lane.run(operation, finish_if_cancelled=True)
         add(claim)
         if admit:

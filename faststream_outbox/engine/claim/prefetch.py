@@ -1,4 +1,4 @@
-"""How many rows to claim: enough to keep workers busy, no more, because other processes could run them."""
+"""Decides how many rows to claim: enough to keep workers busy; other processes can run the rest."""
 
 from typing import Final
 

@@ -22,7 +22,7 @@ _MOST_LEASES_MISSED: Final = 3
 
 
 class ShardKeeper(Loop):
-    """Renews the leases of its shards, and takes or gives up some as processes come and go."""
+    """Renews the leases of its shards, and takes or gives up some as other processes start and stop."""
 
     failure_event = "shards_failed"
     task = "Sharing the shards"
@@ -58,7 +58,7 @@ class ShardKeeper(Loop):
         await self.stop()
         try:
             await self._lane.run(lambda lane: lane.leave_shards(self._holder, self._queues))
-        except Exception as error:  # noqa: BLE001 - the rows in hand have to be settled whatever it is
+        except Exception as error:  # noqa: BLE001 - after any error the rows in hand must still be settled
             message = f"Could not give back the shards; other processes take them in a few seconds: {describe(error)}"
             self._monitor.report("release_failed", message, level=logging.WARNING, error=error)
 

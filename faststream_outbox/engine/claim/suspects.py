@@ -1,4 +1,4 @@
-"""Suspects: rows whose last lease ran out, perhaps because their handler took its process down."""
+"""Suspects: rows whose last lease ran out, perhaps because their handler crashed its process."""
 
 import math
 import time
@@ -19,7 +19,7 @@ WaitForHandlers = Callable[[Awaitable[object], float | None], Awaitable[None]]
 
 
 class Suspects:
-    """Claims suspects one at a time and runs each with nothing beside it, so that it can take no other row down.
+    """Claims suspects one at a time and runs each alone, so that a crash affects no other row.
 
     `wait_to_be_alone=False`: never wait for other rows to end, but claim one suspect when none is in hand. That is for
     callers that pull rows and hold them for as long as they like.

@@ -1,4 +1,4 @@
-"""Which rows go into one call of the handler: those that wait, those that come in time, few of those that failed."""
+"""Decides which rows go into one call of the handler; rows that failed together come back in smaller calls."""
 
 import time
 from collections import OrderedDict

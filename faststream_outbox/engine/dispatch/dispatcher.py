@@ -14,8 +14,8 @@ from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.outcomes import blocks_its_key
 
-# Handles rows in one call and returns what became of each. It answers for the handler's failures; an exception from it
-# is a bug of this package.
+# Handles rows in one call and returns the settlement of each. It catches what the handler raises, so an exception from
+# it is a bug of this package.
 Handle = Callable[[Sequence[OutboxRow]], Awaitable[Sequence[Settlement]]]
 
 # After such a bug the rows are retried with this delay, so that it does not become a tight loop.
@@ -27,7 +27,10 @@ _LONGEST_BURST: Final = 0.001
 
 
 class Worker(Loop):
-    """One of the `max_workers` that call the handler side by side."""
+    """Takes rows from the ledger, calls the handler, and gives the outcomes to the settler.
+
+    A subscriber has `max_workers` of them.
+    """
 
     failure_event = "dispatch_failed"
     task = "Handling a row"
@@ -106,7 +109,7 @@ class Worker(Loop):
             raise error
 
     async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Sequence[Settlement], BaseException | None]:
-        """Handle rows in one call; return what became of them, and an exception to raise when that is settled."""
+        """Handle rows in one call; return their settlements, and an exception to raise after settling."""
         unused = max(0, self._batcher.max_records - len(rows))
         self._ledger.reserve_places(unused)
         began_at = time.monotonic()
@@ -115,7 +118,7 @@ class Worker(Loop):
         self._journal.dispatched(rows)
         try:
             return await self._handle(rows), None
-        except BaseException as error:  # noqa: BLE001 - raised by the caller, when the rows are taken care of
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rows are settled
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # A handler in a thread runs on. Its rows keep their leases, or they would be handled twice at a time.
             if stopped and not self._interruptible:

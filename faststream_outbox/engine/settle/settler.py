@@ -57,7 +57,7 @@ class Settler(Loop):
         self._flushes_soon = False
 
     def put(self, *settlements: Settlement) -> None:
-        """Take over outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
+        """Accept outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
         terminal, retries, committed = list[Settlement](), list[Settlement](), list[Settlement]()
         for each in settlements:
             if each.committed is not None:
@@ -135,7 +135,7 @@ class Settler(Loop):
         self._retry_refused(settled, batch)
 
     def _record(self, settled: Settled, batch: Sequence[Settlement]) -> None:
-        """Remove settled rows from the ledger, and report what became of them."""
+        """Remove settled rows from the ledger, and report their outcomes."""
         written = self._ledger.remove(settled.held)
         if any(row.ordered for row in written):
             self._expect(0.0)  # its key is free, and more of its rows may be there
