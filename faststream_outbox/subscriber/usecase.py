@@ -44,7 +44,6 @@ from faststream_outbox.subscriber.middlewares import (
 )
 from faststream_outbox.subscriber.signatures import asks_for_session, check_handler, is_asynchronous
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
-from faststream_outbox.wakeup.wakeup import Announce
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -170,8 +169,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return Judge(self.ack_policy, self.config.options, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
-        judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
-        batch, config, policy = self.config.options.batch, self._outer_config, self.ack_policy
+        config, policy, batch = self._outer_config, self.ack_policy, self.config.options.batch
+        judge, store, sharing = self.judge, config.store, self.shares_transactions
         simple = not (batch or self._own_middlewares or self._last_middlewares) and has_fast_path(self.calls, policy)
         self._fast_path = FastPath(self, self.calls[0], config, policy, no_reply=self._no_reply) if simple else None
 
@@ -188,7 +187,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             # that covers the others.
             rows_per_key=1 if sharing and not batch else None,
             monitor=self.monitor,
-            announce=self._announce,
+            announce=None if config.wakeup is None else config.wakeup.announce,
             # A handler that is a plain function cannot be cancelled: it runs on in its thread.
             interruptible=all(map(is_asynchronous, self.calls)),
             row_type=OutboxDelivery,
@@ -200,11 +199,6 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if self._outer_config.wakeup is not None:
             self._outer_config.wakeup.start(listen=True)  # for a subscriber that is added to a running broker
             self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
-
-    @property
-    def _announce(self) -> Announce | None:
-        """Wakes the subscribers of rows that a settle inserted, or that were given back."""
-        return None if self._outer_config.wakeup is None else self._outer_config.wakeup.announce
 
     async def stop(self) -> None:
         """Claim no more, and let the rows in hand be handled and settled within `graceful_timeout`.
@@ -301,12 +295,13 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if self.calls:
             raise AssertionError("You can't take messages one by one from a subscriber that has handlers.")
         if self._puller is None:
+            config = self._outer_config
             self._puller = Puller(
-                self._outer_config.store,
+                config.store,
                 self.queues,
                 options=self.config.options,
                 monitor=self.monitor,
-                announce=self._announce,
+                announce=None if config.wakeup is None else config.wakeup.announce,
                 row_type=OutboxDelivery,
             )
             self._subscribe(self._puller.wake)
