@@ -51,7 +51,7 @@ class ReconnectingLane:
             return result
 
     def time_left(self, seconds: float) -> float:
-        """Return what is left of a time that began when the last operation was sent; its answer may have come late."""
+        """Return `seconds` less the duration of the last operation: the server began to count before it answered."""
         return max(0.0, seconds - self._took)
 
     async def close(self) -> None:

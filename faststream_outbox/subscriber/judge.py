@@ -40,7 +40,7 @@ class Judge:
         self._monitor = monitor
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
-        """Return what becomes of a row after its handler returned, or raised `error`."""
+        """Return the outcome of a row after its handler returned, or raised `error`."""
         match delivery.verdict:
             case Ack() | Reject() if isinstance(error, _STOPS):
                 # The handler stopped in the middle of the message, whatever the policy makes of exceptions.

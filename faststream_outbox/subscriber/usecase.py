@@ -164,7 +164,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def judge(self) -> Judge:
-        """What decides what becomes of each message."""
+        """The judge that decides the outcome of each message."""
         renderer = self._outer_config.last_exception_renderer
         return Judge(self.ack_policy, self.config.options, renderer, self.monitor)
 

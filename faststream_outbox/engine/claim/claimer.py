@@ -78,7 +78,7 @@ class Claimer(Loop):
         self._idle_wait.expect(seconds)
 
     async def stop(self) -> None:
-        """Stop at once; rows that a claim under way brings are still entered into the ledger."""
+        """Stop at once; the rows of a claim that is under way are still added to the ledger."""
         self._idle_wait.close()
         await super().stop()
 

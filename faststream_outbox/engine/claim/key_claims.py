@@ -49,7 +49,7 @@ class KeyClaims:
 
     @property
     def more(self) -> bool:
-        """Whether another claim is likely to bring runs."""
+        """Whether another claim is likely to find runs."""
         return not self._fresh.at_rest
 
     def sooner(self, due: float | None) -> float | None:

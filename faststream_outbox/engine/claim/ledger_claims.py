@@ -1,4 +1,4 @@
-"""Sends claims to the store and enters the rows that they bring into the ledger."""
+"""Sends claims to the store and adds the claimed rows to the ledger."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -175,7 +175,7 @@ class Settler(Loop):
     def _put_back(self, batch: Iterable[Settlement], settled: Settled) -> None:
         """Put outcomes that were not written back into their buffers; those whose lease is over are abandoned.
 
-        A group is put back as a whole while one of its leases lasts: what is left must not be taken for all of it.
+        A group is put back as a whole while one of its leases lasts: a part of it must not be written alone.
         """
         unsettled = [each for each in batch if each.lease not in settled.held and each.lease not in settled.lost]
         ours = [each for each in unsettled if self._ledger.surely_holds(each.lease)]
