@@ -15,7 +15,7 @@ from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -87,7 +87,6 @@ class Relay:
             self._target.check(destination)
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._cloudevents = cloudevents
-        self._strategy = retry_strategy or DEFAULT_RETRY
         # The other options have a subscriber's defaults.
         self._options = SubscriberOptions(
             max_workers=_KEYS_AT_ONCE,
@@ -125,8 +124,7 @@ class Relay:
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
-        renderer, on_dead = config.last_exception_renderer, self._options.on_dead
-        judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, renderer, monitor, on_dead=on_dead)
+        judge = Judge(AckPolicy.NACK_ON_ERROR, self._options, config.last_exception_renderer, monitor)
         self._forwarder = Forwarder(
             target=self._target,
             routes=self._routes,
