@@ -20,7 +20,7 @@ from benchmarks.results import Lines, Result, Target, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker, make_outbox_table
 from faststream_outbox.annotations import OutboxSession
-from faststream_outbox.storage import PostgresStore, StoreConnection
+from faststream_outbox.storage import PostgresStore, StoreLane
 from faststream_outbox.storage.postgres.drivers import open_executor
 
 TABLE: Final = "batch"
@@ -59,7 +59,7 @@ class CountingStore(PostgresStore):
         self._bench = bench
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         """Open a lane."""
         assert self.engine is not None
         async with open_executor(self.engine) as executor:

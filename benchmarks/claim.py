@@ -12,7 +12,7 @@ from benchmarks.measure import Spread, Usage, ratios, spread
 from benchmarks.outbox import LEASE_SECONDS, QUEUE, Outbox, WatchedCursor, loaded
 from benchmarks.results import Lines, Result, number
 from benchmarks.scenario import Bench, Scale, Scenario
-from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, NewRow, OutboxRow, Settlement, StoreLane
 
 LIMIT: Final = 100
 # How many claims from the watermark follow the sweep that opens a turn.
@@ -105,7 +105,7 @@ class Turn:
 class Table:
     """A table that is claimed from, settled and refilled, so that it stays as full as it was."""
 
-    def __init__(self, outbox: Outbox, lane: StoreConnection, queues: Sequence[str]) -> None:
+    def __init__(self, outbox: Outbox, lane: StoreLane, queues: Sequence[str]) -> None:
         self._outbox = outbox
         self._lane = lane
         self._cursor = WatchedCursor(queues)

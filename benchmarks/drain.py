@@ -10,7 +10,7 @@ from benchmarks.measure import Spread, Usage, ratios, spread
 from benchmarks.outbox import LEASE_SECONDS, QUEUE, Outbox, check_once
 from benchmarks.results import Lines, Result, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
-from faststream_outbox.storage import Ack, ClaimCursor, OutboxRow, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, ClaimCursor, OutboxRow, Settlement, StoreLane
 
 TABLE: Final = "drain"
 # Batches that wait between the two lanes: one is settled, one waits, one is claimed.
@@ -61,7 +61,7 @@ async def drain(bench: Bench, driver: str, backlog: int, batch: int) -> Drained:
     return Drained(usage, await bench.meter.hot_ratio(TABLE))
 
 
-async def _claim_all(lane: StoreConnection, waiting: asyncio.Queue[list[OutboxRow]], backlog: int, batch: int) -> None:
+async def _claim_all(lane: StoreLane, waiting: asyncio.Queue[list[OutboxRow]], backlog: int, batch: int) -> None:
     cursor = ClaimCursor([QUEUE])
     while backlog > 0:
         rows = await _claim(lane, cursor, batch)
@@ -69,16 +69,14 @@ async def _claim_all(lane: StoreConnection, waiting: asyncio.Queue[list[OutboxRo
         await waiting.put(rows)
 
 
-async def _settle_all(
-    lane: StoreConnection, waiting: asyncio.Queue[list[OutboxRow]], backlog: int, seen: list[int]
-) -> None:
+async def _settle_all(lane: StoreLane, waiting: asyncio.Queue[list[OutboxRow]], backlog: int, seen: list[int]) -> None:
     while len(seen) < backlog:
         rows = await waiting.get()
         settled = await lane.settle([Settlement(row.lease, Ack()) for row in rows])
         seen += [lease.row_id for lease in settled.held]
 
 
-async def _claim(lane: StoreConnection, cursor: ClaimCursor, batch: int) -> list[OutboxRow]:
+async def _claim(lane: StoreLane, cursor: ClaimCursor, batch: int) -> list[OutboxRow]:
     rows = (await lane.claim(cursor, limit=batch, lease_seconds=LEASE_SECONDS)).rows
     if not rows:
         raise AssertionError("Rows that are there were not claimed.")

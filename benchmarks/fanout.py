@@ -10,7 +10,7 @@ from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.outbox import LEASE_SECONDS, QUEUE, Outbox, check_once
 from benchmarks.results import Lines, Result, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
-from faststream_outbox.storage import Ack, ClaimCursor, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, ClaimCursor, Settlement, StoreLane
 
 LANES: Final = (1, 4, 16)
 BATCH: Final = 100
@@ -58,7 +58,7 @@ async def share(bench: Bench, driver: str, lanes: int, backlog: int) -> Shared:
     return Shared(usage, sum(claims for claims, _ in counts), sum(empty for _, empty in counts))
 
 
-async def _work(lane: StoreConnection, seen: list[int], backlog: int) -> tuple[int, int]:
+async def _work(lane: StoreLane, seen: list[int], backlog: int) -> tuple[int, int]:
     cursor = ClaimCursor([QUEUE])
     claims = empty = in_vain = 0
     while len(seen) < backlog and in_vain < PATIENCE:

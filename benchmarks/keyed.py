@@ -4,7 +4,7 @@ from typing import Final
 
 from benchmarks.outbox import LEASE_SECONDS, QUEUE
 from faststream_outbox.engine.options import DEFAULTS
-from faststream_outbox.storage import Ack, OutboxRow, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, OutboxRow, Settlement, StoreLane
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -45,7 +45,7 @@ def shards_of(claimer: int, claimers: int) -> list[int]:
 class Claimer:
     """A lane, and where it stands among the keys."""
 
-    def __init__(self, lane: StoreConnection, ordering: Ordering, shards: list[int]) -> None:
+    def __init__(self, lane: StoreLane, ordering: Ordering, shards: list[int]) -> None:
         self._lane = lane
         own = [Shard(QUEUE, number) for number in shards]
         self._cursor = WatchedKeyCursor([QUEUE], ordering=ordering, shards=OwnShards(SHARDS, own))

@@ -16,7 +16,7 @@ from faststream_outbox.storage import (
     ClaimCursor,
     NewRow,
     PostgresStore,
-    StoreConnection,
+    StoreLane,
     make_dlq_table,
     make_outbox_table,
 )
@@ -73,7 +73,7 @@ class Outbox:
             await connection.run_sync(self._metadata.drop_all)
 
     @asynccontextmanager
-    async def lane(self) -> AsyncIterator[StoreConnection]:
+    async def lane(self) -> AsyncIterator[StoreLane]:
         """Open what `PostgresStore.connect` opens, with its statements counted."""
         async with open_executor(self.engine) as executor:
             yield self.store.lane(CountingExecutor(executor, self.bench.meter))

@@ -9,7 +9,7 @@ from benchmarks.measure import Spread, Usage, ratios
 from benchmarks.outbox import LEASE_SECONDS, QUEUE, Outbox
 from benchmarks.results import Lines, Result, per_message
 from benchmarks.scenario import Bench, Scale, Scenario
-from faststream_outbox.storage import Ack, ClaimCursor, Dead, Outcome, Retry, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, ClaimCursor, Dead, Outcome, Retry, Settlement, StoreLane
 
 OUTCOMES: Final[dict[str, Outcome]] = {
     "ack": Ack(),
@@ -34,7 +34,7 @@ SIZES: Final[dict[Scale, Sizes]] = {
 }
 
 
-async def settle(outbox: Outbox, lane: StoreConnection, outcome: Outcome, count: int, batch: int) -> Usage:
+async def settle(outbox: Outbox, lane: StoreLane, outcome: Outcome, count: int, batch: int) -> Usage:
     """Publish and claim rows, unmeasured, then settle them all alike."""
     await outbox.publish(outbox.new_rows(count))
     rows = (await lane.claim(ClaimCursor([QUEUE]), limit=count, lease_seconds=LEASE_SECONDS)).rows

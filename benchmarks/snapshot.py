@@ -14,7 +14,7 @@ from benchmarks.measure import Usage
 from benchmarks.outbox import LEASE_SECONDS, QUEUE, Outbox, WatchedCursor
 from benchmarks.results import Lines, Result
 from benchmarks.scenario import Bench, Scale, Scenario
-from faststream_outbox.storage import Ack, Settlement, StoreConnection
+from faststream_outbox.storage import Ack, Settlement, StoreLane
 
 BATCH: Final = 500
 # Each stretch on the table that ages is followed by a short one on a table that was just emptied. Short, because the
@@ -79,7 +79,7 @@ class Slice:
 class Churn:
     """Publishes, claims and settles in turn, on a table of its own."""
 
-    def __init__(self, outbox: Outbox, lane: StoreConnection, *, restart: bool) -> None:
+    def __init__(self, outbox: Outbox, lane: StoreLane, *, restart: bool) -> None:
         self._outbox = outbox
         self._lane = lane
         self._restart = restart

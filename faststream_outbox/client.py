@@ -28,11 +28,11 @@ from faststream_outbox.storage import (
     SessionOrConnection,
     Settlement,
     Store,
-    StoreConnection,
+    StoreLane,
     TimerConflict,
 )
 from faststream_outbox.storage.checks import check_number
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.table import DeadRow
 
 # Every 16th fetch looks for a row with an expired lease first; a queue that is never empty would hide them.
@@ -65,7 +65,7 @@ class AbstractOutboxClient(ABC):
         self._fetches = 0
 
     @abstractmethod
-    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+    def _lane(self, conn: AsyncConnection | None) -> StoreLane:
         """Return the lane that runs on the caller's connection."""
 
     async def insert(
@@ -196,7 +196,7 @@ class OutboxClient(AbstractOutboxClient):
         """Return the outbox table."""
         return self.store.outbox_table
 
-    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+    def _lane(self, conn: AsyncConnection | None) -> StoreLane:
         if not isinstance(conn, AsyncConnection):
             raise TypeError(
                 f"OutboxClient needs a live AsyncConnection, not {type(conn).__name__}: "
@@ -238,6 +238,6 @@ class FakeOutboxClient(AbstractOutboxClient):
         """Insert a row without a publish; return its id."""
         return self.store.add(row)
 
-    def _lane(self, conn: AsyncConnection | None) -> StoreConnection:
+    def _lane(self, conn: AsyncConnection | None) -> StoreLane:
         del conn
-        return MemoryConnection(self.store)
+        return MemoryLane(self.store)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from faststream_outbox.client import OutboxClient, _RetryEntry
 from faststream_outbox.retry import ConstantRetry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Settled, Settlement
-from faststream_outbox.storage.postgres.lane import PostgresConnection
+from faststream_outbox.storage.postgres.lane import PostgresLane
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started
 from tests.waiting import until_empty
@@ -167,13 +167,13 @@ async def test_retry_batch_drain_under_failing_handler(
     postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settles: Counter[int] = Counter()
-    real = PostgresConnection.settle
+    real = PostgresLane.settle
 
-    async def settle(self: PostgresConnection, settlements: Iterable[Settlement]) -> Settled:
+    async def settle(self: PostgresLane, settlements: Iterable[Settlement]) -> Settled:
         settles[batch_size] += 1
         return await real(self, settlements)
 
-    monkeypatch.setattr(PostgresConnection, "settle", settle)
+    monkeypatch.setattr(PostgresLane, "settle", settle)
     for batch_size in (1, 20):
         broker, calls = broker_on(postgres, logger=None), Counter[int]()
         strategy = ConstantRetry(delay_seconds=0.001, max_attempts=10)

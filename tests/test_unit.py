@@ -14,7 +14,7 @@ from faststream_outbox import ConstantRetry, OutboxBroker, TestOutboxBroker, mak
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.client import _RetryEntry
 from faststream_outbox.storage import Dead, NewRow, OutboxRow, Retry, Settled, Settlement
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.testing import FakeOutboxClient
 from tests.broker.brokers import Records
 from tests.waiting import until
@@ -49,7 +49,7 @@ def client_of(broker: OutboxBroker) -> FakeOutboxClient:
     return client
 
 
-class Recording(MemoryConnection):
+class Recording(MemoryLane):
     """A lane that notes how many retries each settle writes."""
 
     batches: list[int]

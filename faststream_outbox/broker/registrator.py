@@ -16,7 +16,7 @@ from faststream_outbox._faststream import (
     default_filter,
 )
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import (
     OutboxPublisher,
@@ -26,6 +26,7 @@ from faststream_outbox.publisher.usecase import (
 )
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import Ordering
+from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.factory import create_subscriber
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 

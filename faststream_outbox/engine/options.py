@@ -1,15 +1,12 @@
 """The options of a subscriber: one name, one default and one check each, from `broker.subscriber(…)` to the loops."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
-from faststream_outbox.storage import Dead, OutboxRow, Park
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
-
-# What becomes of the key of a dead row: it goes on without the row, or it waits until an operator acts.
-OnDead = Literal["skip", "park"]
+from faststream_outbox.storage.outcomes import OnDead
 
 # A longer interval or lease is probably a mistake of units.
 _LONGEST_SECONDS: Final = 7 * 86_400.0
@@ -120,11 +117,6 @@ class SubscriberOptions:
     def capacity(self) -> int:
         """How many rows are in hand at most: one batch that runs, and one that waits."""
         return 2 * max(self.rows_per_claim, self.max_workers * self.rows_per_call)
-
-
-def give_up(row: OutboxRow, dead: Dead, on_dead: OnDead) -> Dead | Park:
-    """Return the outcome of a row that failed for good: dead, or parked if it has a key and `on_dead` is "park"."""
-    return Park(dead) if on_dead == "park" and row.entity_key is not None else dead
 
 
 def _check_on_dead(value: object) -> None:

@@ -28,7 +28,7 @@ class PipelineBase(ABC):
     def __init__(self, shared: Shared, demand: Demand, *, rows_per_key: int) -> None:
         self._shared = shared
         self._options = options = shared.options
-        self._journal = shared.journal
+        self._row_events = shared.row_events
         self._ledger = shared.ledger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class PipelineBase(ABC):
             await in_time(loop.stop())
         await in_time(self._leave_shards())
         for held in self._ledger.remove(self._ledger.leases()):
-            self._journal.abandoned(held)
+            self._row_events.abandoned(held)
         for lane in (self._shared.claim_lane, self._shared.settle_lane):
             await in_time(lane.close())
 

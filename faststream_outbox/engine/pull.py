@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.claim.stale_returner import UnwantedReturner
-from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions, give_up
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.pipeline import PipelineBase
 from faststream_outbox.engine.shared import LAST_STEP_LIMIT, Shared
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Dead, Lease, OutboxRow, Outcome, Settlement, Store
 from faststream_outbox.storage.ordering import HashShards, HeadLease
+from faststream_outbox.storage.outcomes import give_up
 from faststream_outbox.wakeup.wakeup import Announce
 
 
@@ -90,7 +91,7 @@ class Puller(PipelineBase):
             [held] = self._ledger.take_waiting(1)
             if limit is None or held.deliveries_count <= limit:
                 held.began_at = time.monotonic()
-                self._journal.dispatched([held])
+                self._row_events.dispatched([held])
                 return held
             self._put(held, give_up(held, Dead("max_deliveries"), self._options.on_dead))
         return None
@@ -108,5 +109,5 @@ class Puller(PipelineBase):
         undecided = self._ledger.take_unstarted()
         undecided += self._ledger.remove(held.lease for held in self._ledger.all() if held.ended_at is None)
         for held in undecided:
-            self._journal.given_back(held)
+            self._row_events.given_back(held)
         await self._shared.give_back(undecided)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeVar
 
 from faststream_outbox.runtime.timeouts import within
-from faststream_outbox.storage import OutboxRow, Store, StoreConnection
+from faststream_outbox.storage import OutboxRow, Store, StoreLane
 
 T = TypeVar("T")
 
@@ -23,12 +23,12 @@ class ReconnectingLane:
         self._row_type = row_type
         self._limit = limit
         self._turn = asyncio.Lock()
-        self._lane: StoreConnection | None = None
+        self._lane: StoreLane | None = None
         self._took = 0.0
         self._stack = AsyncExitStack()
 
     async def run(
-        self, operation: Callable[[StoreConnection], Coroutine[Any, Any, T]], *, finish_if_cancelled: bool = False
+        self, operation: Callable[[StoreLane], Coroutine[Any, Any, T]], *, finish_if_cancelled: bool = False
     ) -> T:
         """Run one operation; if it fails, close the lane, because its state is unknown.
 

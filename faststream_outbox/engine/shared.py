@@ -37,7 +37,7 @@ class Shared:
         self.options = options
         self.monitor = monitor or Monitor()
         self.announce = announce
-        self.journal = RowEvents(self.monitor, keeps_dead=store.keeps_dead)
+        self.row_events = RowEvents(self.monitor, keeps_dead=store.keeps_dead)
         self.ledger = Ledger()
         # Renewals use the lane of claims: a claim never waits for a lock, but a settle may, as long as one is held.
         self.claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)

@@ -19,12 +19,13 @@ from starlette.routing import BaseRoute
 from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, Filter, default_filter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
-from faststream_outbox.engine.options import DEFAULTS, OnDead
+from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.fastapi._faststream import StreamRouter
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import Ordering
+from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 P = ParamSpec("P")

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
+from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
@@ -21,6 +21,7 @@ from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.storage.ordering import Ordering
+from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.judge import Judge
 
 # Rows in one claim and in one settle statement; more rows save nothing further.

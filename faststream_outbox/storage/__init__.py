@@ -7,7 +7,7 @@ from faststream_outbox.storage.contract import (
     QueueStats,
     SessionOrConnection,
     Store,
-    StoreConnection,
+    StoreLane,
     TimerConflict,
 )
 from faststream_outbox.storage.cursor import ClaimCursor
@@ -59,7 +59,7 @@ __all__ = [
     "Settlement",
     "SharedTransaction",
     "Store",
-    "StoreConnection",
+    "StoreLane",
     "TimerConflict",
     "make_dlq_table",
     "make_inbox_table",

@@ -72,7 +72,7 @@ class QueueStats:
         return self.ready + self.scheduled + self.in_flight + self.expired + self.blocked
 
 
-class StoreConnection(ABC):
+class StoreLane(ABC):
     """One connection to the store, for one loop; each operation commits by itself, nearly all in one statement.
 
     `row_type` may be set to a subclass of `OutboxRow`: claimed rows are then made of it and need no copying.
@@ -297,7 +297,7 @@ class Store(ABC):
     def _act_on_key(self, session: Any, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None: ...
 
     @abstractmethod
-    def connect(self) -> AbstractAsyncContextManager[StoreConnection]:
+    def connect(self) -> AbstractAsyncContextManager[StoreLane]:
         """Open a lane on a connection of the store's own."""
 
     @abstractmethod

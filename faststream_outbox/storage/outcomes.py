@@ -6,12 +6,14 @@ from datetime import datetime
 from typing import Final, Literal, get_args
 
 from faststream_outbox.storage.checks import MAX_DELAY
-from faststream_outbox.storage.rows import Lease, NewRow
+from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 # An exception or, to free the memory of its frames, only its type.
 Raised = BaseException | type[BaseException]
 
 FailureReason = Literal["max_deliveries", "retry_terminal", "rejected"]
+# What becomes of the key of a dead row: it goes on without the row, or it waits until an operator acts.
+OnDead = Literal["skip", "park"]
 
 # Enough for the beginning and the end of a traceback.
 MAX_EXCEPTION_BYTES: Final = 8192
@@ -99,6 +101,11 @@ class Park:
 
 Outcome = Ack | Retry | Dead | Park
 _OUTCOMES: Final = (Ack, Retry, Dead, Park)
+
+
+def give_up(row: OutboxRow, dead: Dead, on_dead: OnDead) -> Dead | Park:
+    """Return the outcome of a row that failed for good: dead, or parked if it has a key and `on_dead` is "park"."""
+    return Park(dead) if on_dead == "park" and row.entity_key is not None else dead
 
 
 def blocks_its_key(outcome: Outcome) -> bool:

@@ -10,12 +10,13 @@ from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
-from faststream_outbox.engine.options import SubscriberOptions, give_up
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
 from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.outcomes import give_up
 
 # How much of an exception's own text is kept; the whole text is cut to 8 KiB when it is stored.
 _LONGEST_SUMMARY: Final = 1024

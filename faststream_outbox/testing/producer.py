@@ -13,7 +13,7 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -69,7 +69,7 @@ class DeliveringProducer(OutboxProducer):
         return cast("MemoryStore", self.config.store)
 
     async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
-        lane = MemoryConnection(self._store)
+        lane = MemoryLane(self._store)
         leased = [lane.lease(row, subscriber.config.options.lease_ttl_seconds) for row in rows]
         call = Call(self._store, leased, shares_transaction=subscriber.shares_transactions)
         error = None

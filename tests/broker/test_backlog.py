@@ -16,7 +16,7 @@ from faststream_outbox import OutboxBroker, TestOutboxBroker
 from faststream_outbox.broker.backlog import BacklogWatch
 from faststream_outbox.metrics.opentelemetry import OpenTelemetryRecorder
 from faststream_outbox.metrics.prometheus import PrometheusRecorder
-from faststream_outbox.storage import Dead, MemoryStore, NewRow, QueueStats, Settlement, StoreConnection
+from faststream_outbox.storage import Dead, MemoryStore, NewRow, QueueStats, Settlement, StoreLane
 from faststream_outbox.storage.ordering import ParkKey
 from tests.backends import PostgresBackend
 from tests.engine.pipelines import Reports
@@ -147,7 +147,7 @@ class SlowStore(MemoryStore):
         self._seconds, self._fails = seconds, fails
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         async with super().connect() as lane:
             lane.stats = self._stats  # type: ignore[method-assign]
             yield lane

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.store import MemoryStore
 from tests.backends import MemoryBackend
 
@@ -19,11 +19,11 @@ class SlowStore(MemoryStore):
         self.fails = False
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         yield SlowConnection(self)
 
 
-class SlowConnection(MemoryConnection):
+class SlowConnection(MemoryLane):
     _store: SlowStore
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.storage import MemoryStore, StoreConnection
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage import MemoryStore, StoreLane
+from faststream_outbox.storage.memory.lane import MemoryLane
 
 
 class Counting(MemoryStore):
@@ -19,21 +19,21 @@ class Counting(MemoryStore):
     silent = False
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         if self.silent:
             await asyncio.Event().wait()
         self.opened += 1
         try:
-            yield MemoryConnection(self)
+            yield MemoryLane(self)
         finally:
             self.closed += 1
 
 
-async def silence(_connection: StoreConnection) -> None:
+async def silence(_connection: StoreLane) -> None:
     await asyncio.Event().wait()
 
 
-async def answer(_connection: StoreConnection) -> str:
+async def answer(_connection: StoreLane) -> str:
     return "here"
 
 
@@ -71,7 +71,7 @@ class Caller:
         self.got: list[str] = []
         self.went_on = False
 
-    async def _operation(self, _connection: StoreConnection) -> str:
+    async def _operation(self, _connection: StoreLane) -> str:
         self._begun.set()
         await self._let.wait()
         if self.error is not None:

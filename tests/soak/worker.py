@@ -20,7 +20,7 @@ from faststream_outbox.storage import (
     Retry,
     SettleInterruptedError,
     Settlement,
-    StoreConnection,
+    StoreLane,
 )
 from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, Ended, Started, Verb
@@ -102,7 +102,7 @@ class Worker(SoakProcess):
         return time.monotonic() > self._give_up_at or (self._give_up_at < math.inf and not work_left)
 
     async def _lane(
-        self, name: str, step: Callable[[StoreConnection], Awaitable[None]], *, until: Callable[[], bool]
+        self, name: str, step: Callable[[StoreLane], Awaitable[None]], *, until: Callable[[], bool]
     ) -> None:
         async def use() -> None:
             async with self.store.connect() as lane:
@@ -121,7 +121,7 @@ class Worker(SoakProcess):
         await self.pause(self.rng.uniform(0.1, 0.3))
         await asyncio.sleep(0.02)
 
-    async def claim(self, lane: StoreConnection) -> None:
+    async def claim(self, lane: StoreLane) -> None:
         """Give back what is to be given back, then take what there is room for."""
         await self.release(lane)
         room = MAX_RUNNING - len(self.running)
@@ -132,11 +132,11 @@ class Worker(SoakProcess):
             await self._claim_suspect(lane)
         await asyncio.sleep(self.rng.uniform(0.0, 0.03))
 
-    async def _claim(self, lane: StoreConnection, limit: int) -> None:
+    async def _claim(self, lane: StoreLane, limit: int) -> None:
         call = self._claiming(suspect=False)
         self.take(call, await lane.claim(self.cursor, limit=limit, lease_seconds=self.settings.lease_seconds))
 
-    async def _claim_suspect(self, lane: StoreConnection) -> None:
+    async def _claim_suspect(self, lane: StoreLane) -> None:
         call = self._claiming(suspect=True)
         self.take(call, await lane.claim_suspect(self.cursor, lease_seconds=self.settings.lease_seconds))
 
@@ -161,7 +161,7 @@ class Worker(SoakProcess):
         after = 0.0 if draw < 0.6 else self.rng.uniform(1.1, 1.6) * lease if draw < 0.8 else float("inf")
         return time.monotonic() + after
 
-    async def release(self, lane: StoreConnection) -> None:
+    async def release(self, lane: StoreLane) -> None:
         """Give rows back; some twice, as one does who did not hear the answer."""
         while rows := list(self.to_release):
             asked = self._ask((row, "release", 0.0) for row in rows)
@@ -192,7 +192,7 @@ class Worker(SoakProcess):
             return Dead("retry_terminal", "a fault of its own", row.attempts_count + 1)
         return Retry(self.rng.uniform(0.0, 0.4), row.attempts_count + 1)
 
-    async def settle(self, lane: StoreConnection) -> None:
+    async def settle(self, lane: StoreLane) -> None:
         """Write the outcomes that are there, all at once."""
         for lease in [lease for lease, running in self.running.items() if running.tries >= SETTLE_TRIES]:
             del self.running[lease]
@@ -205,7 +205,7 @@ class Worker(SoakProcess):
             self.running.pop(lease, None)
         await asyncio.sleep(self.rng.uniform(0.0, 0.02))
 
-    async def _settle(self, lane: StoreConnection, done: dict[Lease, Outcome]) -> None:
+    async def _settle(self, lane: StoreLane, done: dict[Lease, Outcome]) -> None:
         asked = self._ask((self.running[lease].row, *verb_of(outcome)) for lease, outcome in done.items())
         try:
             settled = await lane.settle(Settlement(lease, outcome) for lease, outcome in done.items())
@@ -218,7 +218,7 @@ class Worker(SoakProcess):
         for lease, failure in settled.failed.items():
             self.history.write(Crashed, f"{lease} could not be settled: {failure!r}")
 
-    async def renew(self, lane: StoreConnection) -> None:
+    async def renew(self, lane: StoreLane) -> None:
         """Lengthen the leases whose time has come, lost ones as well: who lost one does not always know it."""
         now, lease_seconds = time.monotonic(), self.settings.lease_seconds
         due = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from faststream_outbox.engine.options import SubscriberOptions
-from faststream_outbox.storage import StoreConnection
+from faststream_outbox.storage import StoreLane
 from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, OwnShards, RunClaim
 
 # While rows without a key are claimed batch after batch, look for keys this often, in seconds; and the other way round.
@@ -60,7 +60,7 @@ class KeyClaims:
         """Look at all keys again: rows may have come, or time has passed."""
         self._fresh.restart()
 
-    async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
+    async def claim(self, lane: StoreLane, room: int, run_length: int) -> RunClaim:
         """Claim runs of about `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
         claim = await lane.claim_runs(
@@ -76,7 +76,7 @@ class KeyClaims:
             self._length += _WEIGHT * (length - self._length)
         return claim
 
-    async def claim_suspect(self, lane: StoreConnection) -> RunClaim | None:
+    async def claim_suspect(self, lane: StoreLane) -> RunClaim | None:
         """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""
         for place in list(self._suspected)[:_LOOKS]:
             self._suspects.go_to(*place)

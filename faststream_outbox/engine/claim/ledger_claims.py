@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.shared import Shared
-from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
+from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
 from faststream_outbox.storage.ordering import RunClaim
 
 _T = TypeVar("_T")
@@ -21,7 +21,7 @@ class LedgerClaims:
     def __init__(self, shared: Shared, keys: KeyClaims) -> None:
         self._lane = shared.claim_lane
         self._ledger = shared.ledger
-        self._journal = shared.journal
+        self._row_events = shared.row_events
         self._keys = keys
         self._lease_seconds = shared.options.lease_ttl_seconds
         self.cursor = ClaimCursor(shared.queues)
@@ -53,7 +53,7 @@ class LedgerClaims:
 
     async def _claim(
         self,
-        operation: Callable[[StoreConnection], Coroutine[Any, Any, _T]],
+        operation: Callable[[StoreLane], Coroutine[Any, Any, _T]],
         add: Callable[[_T], None],
         *,
         admit: bool = False,
@@ -69,7 +69,7 @@ class LedgerClaims:
         return claim
 
     def _add_rows(self, claim: Claim) -> None:
-        self._journal.claimed(self.cursor.queues, claim.rows)
+        self._row_events.claimed(self.cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
 
     def _add_suspects(self, claim: Claim) -> None:
@@ -78,5 +78,5 @@ class LedgerClaims:
 
     def _add_runs(self, claim: RunClaim | None) -> None:
         if claim is not None and claim.runs:
-            self._journal.claimed(self.cursor.queues, [row for run in claim.runs for row in run.rows])
+            self._row_events.claimed(self.cursor.queues, [row for run in claim.runs for row in run.rows])
             self._ledger.add_runs(claim.runs, claim.expires_at)

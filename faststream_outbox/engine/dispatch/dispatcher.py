@@ -7,12 +7,11 @@ from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.options import give_up
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
-from faststream_outbox.storage.outcomes import blocks_its_key
+from faststream_outbox.storage.outcomes import blocks_its_key, give_up
 
 # Handles rows in one call and returns the settlement of each. It catches what the handler raises, so an exception from
 # it is a bug of this package.
@@ -47,7 +46,7 @@ class Worker(Loop):
     ) -> None:
         super().__init__(shared.monitor)
         self._ledger = shared.ledger
-        self._journal = shared.journal
+        self._row_events = shared.row_events
         self._on_dead = shared.options.on_dead
         self._prefetch = prefetch
         self._batcher = batcher
@@ -76,7 +75,7 @@ class Worker(Loop):
         """Return whether a row may be handled; one whose lease is over, or that was delivered too often, is not."""
         if now >= row.held_until:
             self._ledger.remove([row.lease])
-            self._journal.lost(row, "dispatch")
+            self._row_events.lost(row, "dispatch")
             return False
         if self._batcher.limits.is_given_up(row):
             self._settler.put(Settlement(row.lease, give_up(row, Dead("max_deliveries"), self._on_dead)))
@@ -115,7 +114,7 @@ class Worker(Loop):
         began_at = time.monotonic()
         for row in rows:
             row.began_at = began_at
-        self._journal.dispatched(rows)
+        self._row_events.dispatched(rows)
         try:
             return await self._handle(rows), None
         except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rows are settled

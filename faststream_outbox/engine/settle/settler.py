@@ -44,7 +44,7 @@ class Settler(Loop):
         super().__init__(shared.monitor)
         self._lane = shared.settle_lane
         self._ledger = shared.ledger
-        self._journal = shared.journal
+        self._row_events = shared.row_events
         self._announce = shared.announce
         self._expect = expect
         options = shared.options
@@ -151,7 +151,7 @@ class Settler(Loop):
             its_outcomes = [outcome for _, outcome in settlements[row.lease].outcomes]
             rows.extend(row.parts[: len(its_outcomes)] if row.followers else [row])
             outcomes.extend(its_outcomes)
-        self._journal.settled(rows, outcomes)
+        self._row_events.settled(rows, outcomes)
         delays = [outcome.bounded_delay for outcome in outcomes if isinstance(outcome, Retry)]
         if delays:
             self._expect(self._lane.time_left(min(delays)))
@@ -165,7 +165,7 @@ class Settler(Loop):
         for row in self._ledger.remove(lost - grouped):
             for part in row.parts:
                 if part is row or part.dispatched:
-                    self._journal.lost(part, phase_of(settlements[row.lease].outcome))
+                    self._row_events.lost(part, phase_of(settlements[row.lease].outcome))
         for lease in grouped:
             # A lease of the group was lost, and we do not know which. Retry each row at once, no attempt counted: the
             # rows that are still ours become free, and the settle reports the one that was lost.
@@ -210,7 +210,7 @@ class Settler(Loop):
         self._settle_retries.forget([row.lease])
         for part in row.parts:
             if part is row or part.dispatched:
-                self._journal.abandoned(part)
+                self._row_events.abandoned(part)
 
 
 def _by_lease(batch: Sequence[Settlement]) -> dict[Lease, Settlement]:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import Claim, QueueStats, StoreConnection
+from faststream_outbox.storage.contract import Claim, QueueStats, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
@@ -20,8 +20,8 @@ from faststream_outbox.storage.outcomes import Ack, Dead, Outcome, Park, Retry, 
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
-class MemoryConnection(StoreConnection):
-    """A `StoreConnection` to a `MemoryStore`."""
+class MemoryLane(StoreLane):
+    """A `StoreLane` to a `MemoryStore`."""
 
     def __init__(self, store: MemoryTable) -> None:
         self._store = store

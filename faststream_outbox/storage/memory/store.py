@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.contract import Listening, Store, StoreLane, TimerConflict, check_session
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.table import MemoryTable, due_of, unlease
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
@@ -143,9 +143,9 @@ class MemoryStore(MemoryTable, Store):
         return function(session, *args, **kwargs)
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         """Open a lane; there may be any number."""
-        yield MemoryConnection(self)
+        yield MemoryLane(self)
 
     def after_commit(self, session: AnySession, callback: Callable[[], None], *, key: Hashable) -> None:
         """Arrange nothing: there are no transactions, and listeners are notified at once."""

@@ -50,8 +50,8 @@ class _Group:
     outputs: list[NewRow] = field(default_factory=list)
 
 
-class PostgresConnection(RunClaims, ShardLeases):
-    """A `StoreConnection` to Postgres."""
+class PostgresLane(RunClaims, ShardLeases):
+    """A `StoreLane` to Postgres."""
 
     def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
         self._executor = executor

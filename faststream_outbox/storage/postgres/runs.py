@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import StoreConnection
+from faststream_outbox.storage.contract import StoreLane
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
@@ -34,7 +34,7 @@ class _Met(NamedTuple):
 _NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
 
 
-class RunClaims(StoreConnection):
+class RunClaims(StoreLane):
     """The part of a lane that claims rows with a key."""
 
     _executor: Executor

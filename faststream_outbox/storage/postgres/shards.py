@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.contract import StoreConnection
+from faststream_outbox.storage.contract import StoreLane
 from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder, ShardLease, fair_share
 from faststream_outbox.storage.postgres.drivers import Executor
 from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
@@ -45,7 +45,7 @@ RETURNING s.shard""")
         )
 
 
-class ShardLeases(StoreConnection):
+class ShardLeases(StoreLane):
     """The part of a lane that leases shards."""
 
     _executor: Executor

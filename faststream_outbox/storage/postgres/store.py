@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession, after_commit
-from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
+from faststream_outbox.storage.contract import Listening, Store, StoreLane, TimerConflict, check_session
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
 from faststream_outbox.storage.ordering.states import KeyAction, KeyState, ParkKey, ReleaseKey, RetryKey, SkipKey
 from faststream_outbox.storage.outcomes import HANDLED, Ack, Settlement
@@ -22,7 +22,7 @@ from faststream_outbox.storage.postgres.drivers import (
     open_executor,
     run_on,
 )
-from faststream_outbox.storage.postgres.lane import PostgresConnection, deletion, leases_of
+from faststream_outbox.storage.postgres.lane import PostgresLane, deletion, leases_of
 from faststream_outbox.storage.postgres.notifications import NOTIFY, Notifications
 from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
@@ -215,16 +215,16 @@ class PostgresStore(Store):
         return run_on(session, statement, **values)
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         """Take a connection from the engine's pool."""
         async with open_executor(self._require_engine("to consume")) as executor:
             yield self.lane(executor)
 
-    def lane(self, executor: Executor) -> PostgresConnection:
+    def lane(self, executor: Executor) -> PostgresLane:
         """Return a lane that runs its statements through this executor."""
-        return PostgresConnection(executor, self._statements, self._shards)
+        return PostgresLane(executor, self._statements, self._shards)
 
-    def borrow(self, connection: AsyncConnection) -> StoreConnection:
+    def borrow(self, connection: AsyncConnection) -> StoreLane:
         """Return a lane on a caller's connection: inside its open transaction, or one transaction per operation."""
         return self.lane(BorrowedExecutor(connection))
 

@@ -22,9 +22,9 @@ from faststream_outbox.storage import (
     Retry,
     Settled,
     Settlement,
-    StoreConnection,
+    StoreLane,
 )
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.ordering import RunClaim
 from tests.backends import Backend, MemoryBackend
 from tests.engine.pipelines import fill, one_by_one, running
@@ -106,11 +106,11 @@ class WatchedStore(MemoryStore):
         self.settling = 0.0
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         yield WatchedConnection(self)
 
 
-class WatchedConnection(MemoryConnection):
+class WatchedConnection(MemoryLane):
     _store: WatchedStore
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:

@@ -21,9 +21,9 @@ from faststream_outbox.storage import (
     Retry,
     Settled,
     Settlement,
-    StoreConnection,
+    StoreLane,
 )
-from faststream_outbox.storage.memory.lane import MemoryConnection
+from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.store import MemoryStore
 from tests.backends import MemoryBackend
 from tests.engine.pipelines import Reports, fill, running
@@ -39,7 +39,7 @@ class ScribeStore(MemoryStore):
         self.refuse: Callable[[Outcome], bool] = lambda _outcome: False
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[StoreConnection]:
+    async def connect(self) -> AsyncIterator[StoreLane]:
         yield ScribeConnection(self)
 
     def kinds(self, kind: type[Outcome]) -> list[int]:
@@ -53,7 +53,7 @@ class ScribeStore(MemoryStore):
                 await asyncio.sleep(0.01)
 
 
-class ScribeConnection(MemoryConnection):
+class ScribeConnection(MemoryLane):
     _store: ScribeStore
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:

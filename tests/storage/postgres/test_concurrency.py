@@ -17,7 +17,7 @@ from faststream_outbox.storage import (
     OutboxRow,
     Retry,
     Settlement,
-    StoreConnection,
+    StoreLane,
 )
 from tests.backends import PostgresBackend, everywhere
 
@@ -209,7 +209,7 @@ async def test_locks_of_a_huge_batch_are_bounded(postgres: PostgresBackend) -> N
         assert (await session.execute(text(locks))).scalar_one() <= 1024
 
 
-async def steal_and_settle(lane: StoreConnection) -> set[Lease]:
+async def steal_and_settle(lane: StoreLane) -> set[Lease]:
     rows = (await lane.claim_suspect(everywhere("q"), lease_seconds=60)).rows
     return (await lane.settle(Settlement(row.lease, Ack()) for row in rows)).held
 

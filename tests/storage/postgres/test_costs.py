@@ -19,7 +19,7 @@ from faststream_outbox.storage import (
     Outcome,
     Retry,
     Settlement,
-    StoreConnection,
+    StoreLane,
 )
 from faststream_outbox.storage.postgres.drivers import Records, open_executor
 from faststream_outbox.storage.postgres.statements import Statements
@@ -47,7 +47,7 @@ class Counting:
 
 
 @asynccontextmanager
-async def counted_lane(backend: PostgresBackend) -> AsyncIterator[tuple[StoreConnection, Counting]]:
+async def counted_lane(backend: PostgresBackend) -> AsyncIterator[tuple[StoreLane, Counting]]:
     async with open_executor(backend.engine) as executor:
         counting = Counting(executor)
         yield backend.store.lane(counting), counting
