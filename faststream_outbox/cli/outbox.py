@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.settings import ConnectionSettings, RelaySettings
+from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.storage import make_dlq_table, make_outbox_table, make_shards_table
 from faststream_outbox.storage.errors import sqlstate
@@ -24,7 +24,7 @@ _CONNECTIONS: Final = 5
 _NO_SUCH_TABLE: Final = "42P01"
 
 
-def make_engine(settings: ConnectionSettings) -> AsyncEngine:
+def make_engine(settings: RelaySettings) -> AsyncEngine:
     """Return the engine of one process."""
     return create_async_engine(database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0)
 

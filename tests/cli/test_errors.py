@@ -74,7 +74,7 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
         ),
         (
             ("--to", "kafka://127.0.0.1:1", "--route", "a=no topic"),
-            "--route: 'no topic' is ",
+            "--route: 'no topic' cannot be a topic: ",
         ),
         (
             ("--to", "kafka://127.0.0.1:1?client=7", *ROUTE),

@@ -176,7 +176,7 @@ def test_the_relay() -> None:
     relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
     assert outbox.config.broker_config.graceful_timeout == 3
     assert relay._source == "shop"
-    assert relay._extra is not None
+    assert relay._cloudevents is True
     assert (relay._options.on_dead, relay._options.lease_ttl_seconds) == ("park", 7)
 
 
