@@ -5,17 +5,15 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 
 from faststream_outbox.__about__ import __version__
 from faststream_outbox.cli.errors import UsageError, hide
 from faststream_outbox.cli.logs import set_up_logging
 from faststream_outbox.cli.settings import RelaySettings, keys_of
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 app = typer.Typer(
     help="The transactional outbox on Postgres.",
@@ -24,11 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # The groups of options in --help; other options come first.
-_PANELS: Final = {
-    **dict.fromkeys(("dsn", "table", "schema", "dlq_table", "shards_table"), "The outbox"),
-    **dict.fromkeys(("graceful_timeout", "log_level", "log_format"), "Running"),
-    **dict.fromkeys(("progress", "progress_interval", "health"), "Running"),
-}
+_OUTBOX: Final = ("dsn", "table", "schema", "dlq_table", "shards_table")
+_RUNNING: Final = ("graceful_timeout", "log_level", "log_format", "progress", "progress_interval", "health")
 
 
 def _show_version(value: bool) -> None:
@@ -55,7 +50,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _make_option(key: str, field: "FieldInfo") -> inspect.Parameter:
+def _make_option(key: str, field: FieldInfo) -> inspect.Parameter:
     kinds = (field.annotation, *get_args(field.annotation))
     kind: Any = next((each for each in (bool, int, float) if each in kinds), str)
     names, metavar = [], None
@@ -64,8 +59,8 @@ def _make_option(key: str, field: "FieldInfo") -> inspect.Parameter:
     # The value of an option that is not given is None: the default belongs to the settings, and is only shown here.
     shown = f"{field.default:g}" if kind is float else field.default
     default = "" if field.is_required() or field.default in (None, False) else f" (default: {shown})"
-    text = f"{field.description}{default}"
-    option = typer.Option(*names, help=text, metavar=metavar, rich_help_panel=_PANELS.get(key))
+    panel = "The outbox" if key in _OUTBOX else "Running" if key in _RUNNING else None
+    option = typer.Option(*names, help=f"{field.description}{default}", metavar=metavar, rich_help_panel=panel)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -80,9 +75,7 @@ def relay(
     *,
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same settings.")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, the tables and the broker, and relay nothing.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check settings, tables and broker; relay nothing.")] = False,
     **options: Any,
 ) -> None:
     """Send the rows of an outbox to another broker; the rows of a key arrive in their order."""

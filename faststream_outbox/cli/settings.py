@@ -10,14 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -26,8 +20,6 @@ from faststream_outbox.relay import Route, by_header
 from faststream_outbox.storage.checks import check_name
 
 _ENV_PREFIX: Final = "OUTBOX_"
-_REFERENCE: Final = "env:"
-_HEADER: Final = "header:"
 # Values, and the function that returns how the user wrote the key at a location.
 _Source = tuple[InitSettingsSource | EnvSettingsSource, Callable[..., str]]
 
@@ -39,8 +31,8 @@ def _resolve(value: Any) -> Any:
             return {name: _resolve(each) for name, each in value.items()}
         case list():
             return [_resolve(each) for each in value]
-        case str() if value.startswith(_REFERENCE):
-            name = value.removeprefix(_REFERENCE)
+        case str() if value.startswith("env:"):
+            name = value.removeprefix("env:")
             found = os.environ.get(name)
             if not found:
                 raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
@@ -64,9 +56,9 @@ def _check_dsn(dsn: str) -> None:
 
 def make_route(destination: str) -> Route:
     """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
-    if not destination.startswith(_HEADER):
+    if not destination.startswith("header:"):
         return destination
-    name, bar, default = destination.removeprefix(_HEADER).partition("|")
+    name, bar, default = destination.removeprefix("header:").partition("|")
     if not name or (bar and not default):
         raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
     return by_header(name, default=default or None)
@@ -189,20 +181,12 @@ class RelaySettings(BaseSettings):
         """
         build: Callable[..., Self] = cls
         origins: dict[str, str] = {}
-        sources = list(_sources(cls, options, file))
-        # Each source is validated alone first: this shows which of them holds a wrong value.
-        for values, name in sources:
-            try:
-                build(_build_sources=((values,), {}))
-            except ValidationError as error:
-                for each in error.errors():
-                    if not _is_ignored(each, origins):
-                        raise UsageError(_describe(each, name)) from error
-            for key in values():
-                if key not in origins:
-                    origins[key] = name(key)
-                elif key == "routes":
-                    origins[key] += f" or {name(key)}"
+        given = InitSettingsSource(cls, {key: value for key, value in options.items() if value is not None})
+        sources: list[_Source] = [(given, _option), (EnvSettingsSource(cls), _variable)]
+        if file is not None:
+            sources.append((InitSettingsSource(cls, _read_toml(file)), lambda *at: f"{file}: {'.'.join(at)}"))
+        for source in sources:
+            _check_source(build, source, origins)
         try:
             settings = build(_build_sources=(tuple(values for values, _ in sources), {}))
         except ValidationError as error:
@@ -235,20 +219,6 @@ def _variable(key: str, *_: str) -> str:
     return f"{_ENV_PREFIX}{key.upper()}"
 
 
-def _sources(cls: type[BaseSettings], options: Mapping[str, Any], file: Path | None) -> Iterator[_Source]:
-    """Return the sources, the one that wins first."""
-    yield InitSettingsSource(cls, {key: value for key, value in options.items() if value is not None}), _option
-    try:
-        environment = EnvSettingsSource(cls)
-        environment()
-    except SettingsError as error:
-        # The only variable that holds JSON.
-        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
-    yield environment, _variable
-    if file is not None:
-        yield InitSettingsSource(cls, _read_toml(file)), lambda *at: f"{file}: {'.'.join(at)}"
-
-
 def _read_toml(file: Path) -> dict[str, Any]:
     # The TOML source of pydantic-settings ignores a file that is missing, and a pipe; both matter here.
     try:
@@ -259,6 +229,25 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: this file is not TOML: {error}.") from error
     # A key may be written as its option is: on-dead.
     return {key.replace("-", "_"): value for key, value in found.items()}
+
+
+def _check_source(build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:
+    """Validate one source alone, so that an error can name its source; add its keys to `origins`."""
+    values, name = source
+    try:
+        build(_build_sources=((values,), {}))
+    except ValidationError as error:
+        for each in error.errors():
+            if not _is_ignored(each, origins):
+                raise UsageError(_describe(each, name)) from error
+    except SettingsError as error:
+        # The only variable that holds JSON.
+        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
+    for key in values():
+        if key not in origins:
+            origins[key] = name(key)
+        elif key == "routes":
+            origins[key] += f" or {name(key)}"
 
 
 def _is_ignored(error: ErrorDetails, set_before: Mapping[str, str]) -> bool:
