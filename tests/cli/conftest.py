@@ -11,7 +11,7 @@ from faststream_outbox.cli.settings import RelaySettings, keys_of
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.servers.redis import Redis
 
 
@@ -45,7 +45,7 @@ async def stream(redis_server: Redis) -> AsyncIterator[RedisStream]:
 
 
 @pytest.fixture
-def world(
+def setup(
     outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> World:
-    return World(outbox, outbox_postgres, redis_server, stream, tmp_path)
+) -> RelaySetup:
+    return RelaySetup(outbox, outbox_postgres, redis_server, stream, tmp_path)

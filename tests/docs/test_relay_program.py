@@ -59,7 +59,7 @@ def default(field: FieldInfo) -> str:
     return ""
 
 
-def test_its_events_are_told_by_the_code() -> None:
+def test_its_events_are_in_the_code() -> None:
     package = Path(__file__).parents[2] / "faststream_outbox"
     code = "".join(file.read_text() for file in package.rglob("*.py"))
     events = re.findall(r"`(\w+)`", "".join(row[0] for row in table("| `event` |")))
