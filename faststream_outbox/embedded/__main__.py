@@ -22,17 +22,16 @@ _SIGNALLED = 128
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    options = _parse(arguments)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    options = vars(_parse(arguments))
+    command = options.pop("command")
+    command = command[1:] if command[:1] == ["--"] else command
     if command and shutil.which(command[0]) is None:
         sys.stderr.write(f"There is no command {command[0]!r} to run.\n")
         return _NOT_FOUND
     # Without a handler SIGTERM would end us at once, and leave the clean-up to the watchdog.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(_SIGNALLED + number))
     try:
-        with EmbeddedPostgres(
-            bin_dir=options.bin_dir, data_dir=options.data_dir, port=options.port, fast=options.fast
-        ) as server:
+        with EmbeddedPostgres(**options) as server:
             return _run(command, server) if command else _wait(server)
     except EmbeddedPostgresError as error:
         sys.exit(str(error))

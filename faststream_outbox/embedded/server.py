@@ -22,9 +22,6 @@ from faststream_outbox.embedded.directories import ServerFiles, in_use
 from faststream_outbox.embedded.errors import EmbeddedPostgresError, PortTakenError, ServerStartError
 from faststream_outbox.embedded.programs import SUPERUSER, StrPath
 
-SettingValue = str | int | float | bool
-StopMode = Literal["fast", "immediate"]
-
 _HOST = "127.0.0.1"
 # These settings make a server survive a power cut, and slow; data that a test throws away needs none of them.
 # synchronous_commit stays on: with fsync off it costs nothing, and a server that is killed still keeps its commits.
@@ -80,7 +77,7 @@ class EmbeddedPostgres:
         temp_dir: StrPath | None = None,
         port: int | None = None,
         fast: bool = False,
-        settings: Mapping[str, SettingValue] | None = None,
+        settings: Mapping[str, str | int | float | bool] | None = None,
         account: str | None = None,
     ) -> None:
         self._make_files = partial(
@@ -168,7 +165,7 @@ class EmbeddedPostgres:
                     self.close()
                 raise
 
-    def stop(self, mode: StopMode = "fast") -> None:
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server and keep its data; `immediate` is a crash, from which the next start recovers."""
         with self._lock:
             # A forked child has a copy of this object, but the server belongs to its parent.
