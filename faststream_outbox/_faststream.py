@@ -4,13 +4,12 @@ from typing import Any
 
 from fast_depends.core import CallModel
 from faststream._internal._compat import json_loads
-from faststream._internal.basic_types import LoggerProto, SendableMessage
+from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
 from faststream._internal.configs import (
     BrokerConfig,
-    ConfigComposition,
     PublisherSpecificationConfig,
     PublisherUsecaseConfig,
     SubscriberSpecificationConfig,
@@ -24,26 +23,18 @@ from faststream._internal.endpoint.publisher import PublisherSpecification, Publ
 from faststream._internal.endpoint.publisher.proto import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection, HandlerItem
-from faststream._internal.endpoint.subscriber.utils import MultiLock, default_filter
+from faststream._internal.endpoint.subscriber.utils import default_filter
 from faststream._internal.endpoint.utils import ParserComposition, process_msg
-from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.testing.broker import EnterType, TestBroker
-from faststream._internal.types import (
-    AsyncCallable,
-    BrokerMiddleware,
-    CustomCallable,
-    Filter,
-    IdGenerator,
-    PublisherMiddleware,
-)
+from faststream._internal.types import BrokerMiddleware, CustomCallable, Filter, IdGenerator, PublisherMiddleware
 
 __all__ = [
     "EMPTY",
     "ArgsContainer",
-    "AsyncCallable",
     "BrokerConfig",
     "BrokerMiddleware",
     "BrokerRouter",
@@ -51,7 +42,6 @@ __all__ = [
     "CallModel",
     "CallsCollection",
     "CodecProto",
-    "ConfigComposition",
     "ContentTypes",
     "ContextField",
     "CustomCallable",
@@ -64,9 +54,7 @@ __all__ = [
     "HandlerItem",
     "IdGenerator",
     "LoggerProto",
-    "LoggerState",
     "LoopContext",
-    "MultiLock",
     "ParserComposition",
     "ProducerProto",
     "PublisherMiddleware",
@@ -76,7 +64,6 @@ __all__ = [
     "PublisherUsecase",
     "PublisherUsecaseConfig",
     "Registrator",
-    "SendableMessage",
     "SubscriberRoute",
     "SubscriberSpecification",
     "SubscriberSpecificationConfig",
@@ -92,7 +79,7 @@ __all__ = [
 
 
 class LoopContext(ContextField):
-    """A context lookup that runs on the event loop; FastDepends runs one that it cannot await in a thread.
+    """A context lookup that runs on the event loop; FastDepends would run a synchronous one in a thread.
 
     Example:
         OutboxMessage = Annotated[_OutboxMessage, LoopContext("message")]

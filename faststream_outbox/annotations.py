@@ -1,4 +1,4 @@
-"""What a handler's parameters may be annotated with.
+"""Annotations for the parameters of handlers.
 
 Example:
     from faststream_outbox.annotations import Logger, OutboxMessage

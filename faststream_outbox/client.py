@@ -23,7 +23,6 @@ from faststream_outbox.storage import (
     MemoryStore,
     NewRow,
     OutboxRow,
-    Outcome,
     PostgresStore,
     Retry,
     SessionOrConnection,
@@ -50,6 +49,11 @@ class _RetryEntry:
     attempts_count: int
     first_attempt_at: datetime
     last_attempt_at: datetime
+
+    @property
+    def settlement(self) -> Settlement:
+        retry = Retry(self.delay_seconds, self.attempts_count, self.first_attempt_at, self.last_attempt_at)
+        return Settlement(Lease(self.message_id, self.acquired_token), retry)
 
 
 class AbstractOutboxClient(ABC):
@@ -88,7 +92,8 @@ class AbstractOutboxClient(ABC):
         self, conn: AsyncConnection | None, queues: Sequence[str], *, limit: int, lease_ttl_seconds: float
     ) -> list[OutboxRow]:
         """Lease up to `limit` due rows, or one row with an expired lease: alone, because it may crash its process."""
-        lane, cursor = self._lane(conn), self._cursor(queues)
+        lane, cursor = self._lane(conn), ClaimCursor(queues)
+        cursor = self._cursors.setdefault(cursor.queues, cursor)
         check_number("lease_ttl_seconds", lease_ttl_seconds)
         self._fetches += 1
         rows: list[OutboxRow] = []
@@ -99,10 +104,6 @@ class AbstractOutboxClient(ABC):
         if not rows:
             rows = (await lane.claim(cursor, limit=limit, lease_seconds=lease_ttl_seconds)).rows
         return rows
-
-    def _cursor(self, queues: Sequence[str]) -> ClaimCursor:
-        names = ClaimCursor(queues).queues
-        return self._cursors.setdefault(names, ClaimCursor(names))
 
     async def delete_with_lease(
         self, conn: AsyncConnection | None, message_id: int, acquired_token: UUID, *, dead: Dead | None = None
@@ -137,7 +138,7 @@ class AbstractOutboxClient(ABC):
         self, conn: AsyncConnection | None, entries: Sequence[_RetryEntry]
     ) -> set[int]:
         """Reschedule rows in one round trip, each after its own delay; return the ids whose lease still held."""
-        return await self._settle(conn, [Settlement(_lease(entry), _retry(entry)) for entry in entries])
+        return await self._settle(conn, [entry.settlement for entry in entries])
 
     async def _settle(self, conn: AsyncConnection | None, settlements: Sequence[Settlement]) -> set[int]:
         lane = self._lane(conn)  # checks the connection, even if there is nothing to settle
@@ -151,10 +152,6 @@ class AbstractOutboxClient(ABC):
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Raise `RuntimeError` with everything that the live tables lack."""
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
-
-    async def look(self) -> list[tuple[str, Exception]]:
-        """Return the tables that cannot be read, each with its error."""
-        return await self.store.look()
 
     async def ping(self) -> bool:
         """Return whether the store answers."""
@@ -206,14 +203,6 @@ class OutboxClient(AbstractOutboxClient):
                 "async with engine.connect() as conn."
             )
         return self.store.borrow(conn)
-
-
-def _lease(entry: _RetryEntry) -> Lease:
-    return Lease(entry.message_id, entry.acquired_token)
-
-
-def _retry(entry: _RetryEntry) -> Outcome:
-    return Retry(entry.delay_seconds, entry.attempts_count, entry.first_attempt_at, entry.last_attempt_at)
 
 
 class FakeOutboxClient(AbstractOutboxClient):

@@ -1,11 +1,13 @@
-"""The configuration of a broker, which its subscribers and publishers read."""
+"""The configuration of a broker, which its subscribers and publishers read, and the format of its access log."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
-from faststream_outbox._faststream import BrokerConfig
+from faststream import ContextRepo
+
+from faststream_outbox._faststream import BrokerConfig, DefaultLoggerStorage, LoggerProto, get_broker_logger
 from faststream_outbox.client import AbstractOutboxClient
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.runtime.telemetry import Monitor
@@ -14,6 +16,9 @@ from faststream_outbox.wakeup.wakeup import Wakeup
 
 # Returns the text of an exception for the dead-letter table; None stores no text.
 LastExceptionRenderer = Callable[[BaseException], str | None]
+
+# The width of the column for the ids of rows in the access log.
+_ID_WIDTH: Final = 10
 
 
 @dataclass(kw_only=True)
@@ -49,3 +54,32 @@ class OutboxBrokerConfig(BrokerConfig):
     def publishing_monitor(self) -> Monitor:
         """The monitor of what is published outside of handlers."""
         return self.monitor()
+
+
+class OutboxLoggerStorage(DefaultLoggerStorage):
+    """Makes the logger of FastStream's access log, with a column for the queue."""
+
+    __slots__ = ("_queue_width",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue_width = len("queue")
+
+    def register_subscriber(self, params: dict[str, Any]) -> None:
+        """Widen the column for a subscriber's queues."""
+        self._queue_width = max(self._queue_width, len(params.get("queue", "")))
+
+    def get_logger(self, *, context: ContextRepo) -> LoggerProto:
+        """Return the logger, made at the first call."""
+        if not (logger := self._get_logger_ref()):
+            columns = f"%(queue)-{self._queue_width}s | %(message_id)-{_ID_WIDTH}s"
+            logger = get_broker_logger(
+                name="outbox",
+                default_context={"queue": ""},
+                message_id_ln=_ID_WIDTH,
+                fmt=f"%(asctime)s %(levelname)-8s - {columns} - %(message)s",
+                context=context,
+                log_level=self.logger_log_level,
+            )
+            self._logger_ref.add(logger)
+        return logger

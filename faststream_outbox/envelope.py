@@ -75,7 +75,5 @@ def stored_headers(
 
 
 def _put(headers: dict[str, Any], name: str, value: str | None, advice: str) -> None:
-    if not value:
-        return
-    if headers.setdefault(name, value) != value:
+    if value and headers.setdefault(name, value) != value:
         raise ValueError(f"headers[{name!r}] is {headers[name]!r} and differs from {value!r}. {advice}")

@@ -30,11 +30,10 @@ def check_asynchronous(session: object) -> None:
 
 def check_synchronous(session: object) -> None:
     """Raise `TypeError` for an asynchronous session: `publish_sync` has no event loop."""
+    kind = type(session).__name__
     if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
-        kind = type(session).__name__
         raise TypeError(f"session is an {kind}: use await broker.publish(…), or publish_sync through a Session.")
     if not isinstance(session, Session | Connection | scoped_session | NoneType):
-        kind = type(session).__name__
         raise TypeError(f"session must be the Session or Connection of your open transaction, not {kind}.")
 
 

@@ -1,4 +1,4 @@
-"""What a user holds: the broker, its routers, and how subscribers and publishers are declared on them."""
+"""The broker and its routers, on which users declare subscribers and publishers."""
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.router import OutboxRoute, OutboxRouter

@@ -41,12 +41,9 @@ class BacklogWatch(Loop):
         except Exception as error:  # noqa: BLE001 - the next count may succeed, and nothing else depends on this one
             message = f"Could not count the rows; the backlog gauges keep their last values: {describe(error)}"
             self._monitor.report(self.failure_event, message, level=logging.WARNING, error=error)
-        await asyncio.sleep(max(self._interval, _REST * self._took))
-
-    @property
-    def _took(self) -> float:
         # A failed count is work for the server too; waiting for a connection is not.
-        return 0.0 if self._began_at is None else time.monotonic() - self._began_at
+        took = 0.0 if self._began_at is None else time.monotonic() - self._began_at
+        await asyncio.sleep(max(self._interval, _REST * took))
 
     async def _count(self) -> list[QueueStats]:
         async with self._store.connect() as lane:
@@ -57,7 +54,7 @@ class BacklogWatch(Loop):
         backlogs = {each.queue: each for each in counted}
         # An empty queue is no longer in the table: record zeros, or its gauges would keep their last values.
         for queue in sorted(self._own_queues | self._counted | backlogs.keys()):
-            self._monitor.record("backlog", **asdict(backlogs.get(queue) or _empty(queue)))
+            self._monitor.record("backlog", **asdict(backlogs.get(queue) or QueueStats(queue)))
         self._counted = frozenset(backlogs)
 
 
@@ -66,20 +63,3 @@ def wanted_interval(recorder: MetricsRecorder | None) -> float | None:
     interval = getattr(recorder, "backlog_interval", None)
     # A recorder may be any callable; a mock has every attribute.
     return float(interval) if isinstance(interval, int | float) and interval > 0 else None
-
-
-def _empty(queue: str) -> QueueStats:
-    return QueueStats(
-        queue,
-        ready=0,
-        scheduled=0,
-        in_flight=0,
-        expired=0,
-        blocked=0,
-        dead=0,
-        blocked_keys=0,
-        parked_keys=0,
-        oldest_ready_age=None,
-        oldest_age=None,
-        oldest_due_age=None,
-    )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from fast_depends import Provider, dependency_provider
 from fast_depends.dependencies import Dependant
@@ -16,6 +16,7 @@ from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec, Tag, TagDict
 from sqlalchemy import URL, Table
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from faststream_outbox._faststream import (
     EMPTY,
@@ -25,32 +26,66 @@ from faststream_outbox._faststream import (
     FastDependsConfig,
     IdGenerator,
     LoggerProto,
+    make_logger_state,
 )
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.foreign_brokers import ForeignBrokers
 from faststream_outbox.broker.key_admin import KeyAdmin
-from faststream_outbox.broker.logging import make_outbox_logger_state
-from faststream_outbox.broker.pool import check_pool
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
-from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig
+from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig, OutboxLoggerStorage
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.checks import check_name, check_number
+from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.errors import advice
 from faststream_outbox.storage.schema.tables import check_tables
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.wakeup.wakeup import Wakeup
 
+# A subscriber claims on one connection and settles on another, whatever its max_workers is.
+_CONNECTIONS_PER_SUBSCRIBER: Final = 2
+# For publishing and ping() meanwhile.
+_CONNECTIONS_FOR_OTHERS: Final = 1
+
 
 class OutboxBroker(OutboxRegistrator, KeyAdmin):
     """The outbox as a FastStream broker.
 
-    Without an engine it can only publish, through your sessions. The broker never disposes of the engine. `source`
-    names this outbox in the ids of messages that handlers publish to other brokers; by default the name of the table.
+    Args:
+        engine: The engine that subscribers claim through; yours to dispose of. Without it the broker only publishes.
+        outbox_table: The table of messages: `make_outbox_table(metadata)`.
+        dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for good are
+            deleted.
+        shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
+        graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
+        metrics_recorder: A function that is called with each metrics event and its tags.
+        last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
+        source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
+        decoder: A function that makes a body from a message, for all subscribers.
+        parser: A function that makes a message from a row, for all subscribers.
+        codec: Encodes and decodes bodies, in place of a decoder.
+        dependencies: Dependencies of every handler.
+        middlewares: Middlewares of every handler and every publish.
+        routers: Routers to include.
+        ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
+        id_generator: A function that makes the correlation id of a message without one; by default the row's id.
+        specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
+            without user and password.
+        protocol: The protocol in that document; "postgresql" by default.
+        protocol_version: The version of that protocol.
+        description: The description of the broker in that document.
+        tags: The tags of the broker in that document.
+        security: The security scheme in that document.
+        logger: The logger for the broker's records; None logs nothing. By default one is made.
+        log_level: The level at which FastStream logs each message.
+        apply_types: Whether FastDepends converts and validates what handlers are called with.
+        serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
+        provider: FastDepends' provider, which overrides dependencies in tests.
+        context: FastStream's context, to share with another broker.
 
     Example:
         broker = OutboxBroker(engine, outbox_table=outbox_table)
@@ -104,19 +139,17 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         if graceful_timeout is not None:
             check_number("graceful_timeout", graceful_timeout)
         check_recorder(metrics_recorder)
-        producer = OutboxProducer(parser=parser, decoder=decoder)
         client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
         config = OutboxBrokerConfig(
             client=client,
             metrics_recorder=metrics_recorder,
             last_exception_renderer=last_exception_renderer,
             source=check_name("source", source or outbox_table.name),
-            producer=producer,
             broker_middlewares=middlewares,
             broker_parser=parser,
             broker_decoder=decoder,
             broker_codec=codec,
-            logger=make_outbox_logger_state(logger=logger, log_level=log_level),
+            logger=make_logger_state(logger, log_level, OutboxLoggerStorage),
             fd_config=FastDependsConfig(
                 use_fastdepends=apply_types,
                 serializer=serializer,
@@ -129,11 +162,11 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             id_generator=id_generator,
             extra_context={"broker": self},
             default_driver_annotations={
-                each: f"faststream_outbox.annotations.{name}" for name, classes in _INJECTED.items() for each in classes
+                each: f"faststream_outbox.annotations.{name}" for each, name in _INJECTED.items()
             },
         )
         config.wakeup = Wakeup(client.store, config.monitor())
-        producer.connect(config)
+        config.producer = OutboxProducer(config)
         self._backlog: BacklogWatch | None = None
         self._foreign_brokers: ForeignBrokers | None = None
         super().__init__(
@@ -152,23 +185,17 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
     @property
     def fake_client(self) -> FakeOutboxClient:
         """Return the client whose rows are in memory, inside `async with TestOutboxBroker(broker)`."""
-        client: Any = self.client
-        if not hasattr(client, "dlq_rows"):
-            raise AttributeError("fake_client is there inside `async with TestOutboxBroker(broker)` only.")
-        fake: FakeOutboxClient = client
-        return fake
+        if not isinstance(self.client, FakeOutboxClient):
+            raise AttributeError("Use fake_client inside `async with TestOutboxBroker(broker)`.")  # noqa: TRY004 - it is missing
+        return self.client
 
     @property
     def _outbox_subscribers(self) -> list[OutboxSubscriber]:
         return cast("list[OutboxSubscriber]", self.subscribers)
 
-    @property
-    def _wakeup(self) -> Wakeup:
-        return cast("Wakeup", self.config.wakeup)
-
     async def _connect(self) -> AbstractOutboxClient:
         # Connected brokers are stopped, and stop() sends the last wake-ups: from now on they can be collected.
-        self._wakeup.start(listen=False)
+        self.config.wakeup.start(listen=False)
         return self.client
 
     async def start(self) -> None:
@@ -176,9 +203,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         await self.connect()
         if self.subscribers:
             if isinstance(self.client, OutboxClient):
-                sharing = (each.config.options for each in self._outbox_subscribers if each.shares_transactions)
-                handlers = sum(options.max_workers for options in sharing)
-                check_pool(self.client.engine, subscribers=len(self.subscribers), handlers=handlers)
+                _check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
         await self._open_foreign_brokers()
         await super().start()
@@ -188,12 +213,12 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         """Connect the brokers that handlers publish to, except in a test in memory, which replaces them."""
         if self._foreign_brokers is None and isinstance(self.client, OutboxClient):
             handlers = (handler for each in self._outbox_subscribers for handler in each.handlers)
-            self._foreign_brokers = ForeignBrokers(self, handlers, cast("OutboxBrokerConfig", self.config).monitor())
+            self._foreign_brokers = ForeignBrokers(self, handlers, self.config.broker_config.monitor())
             await self._foreign_brokers.open()
 
     def _watch_backlog(self) -> None:
         """Start to count rows for the metrics recorder, if it asks for that and there is an engine."""
-        config = cast("OutboxBrokerConfig", self.config)
+        config = self.config.broker_config
         interval = wanted_interval(config.metrics_recorder)
         without_engine = isinstance(self.client, OutboxClient) and self.client.engine is None
         if interval is None or without_engine or self._backlog is not None:
@@ -204,8 +229,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
 
     async def _report_unreadable_tables(self) -> None:
         """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
-        monitor = cast("OutboxBrokerConfig", self.config).monitor()
-        for table, error in await self.client.look():
+        monitor = self.config.broker_config.monitor()
+        for table, error in await self.client.store.look():
             message = f"Could not read {table}: {describe(error)}.{advice(error)} Subscribers try again until it works."
             monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)
 
@@ -228,7 +253,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             if self._foreign_brokers is not None:
                 await self._foreign_brokers.close()
                 self._foreign_brokers = None
-            await self._wakeup.stop()
+            await self.config.wakeup.stop()
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
@@ -251,13 +276,38 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
 
 # Handlers annotate what is injected with these names; the class itself would be taken for the type of the body.
 _INJECTED = {
-    "OutboxMessage": (OutboxMessage,),
-    "OutboxBatchMessage": (OutboxBatchMessage,),
-    "OutboxBroker": (OutboxBroker,),
-    "OutboxClient": (OutboxClient, AbstractOutboxClient),
-    "OutboxProducer": (OutboxProducer,),
-    "OutboxSession": (AsyncSession,),
+    OutboxMessage: "OutboxMessage",
+    OutboxBatchMessage: "OutboxBatchMessage",
+    OutboxBroker: "OutboxBroker",
+    OutboxClient: "OutboxClient",
+    AbstractOutboxClient: "OutboxClient",
+    OutboxProducer: "OutboxProducer",
+    AsyncSession: "OutboxSession",
 }
+
+
+def _check_pool(engine: AsyncEngine | None, subscribers: Sequence[OutboxSubscriber]) -> None:
+    """Raise `RuntimeError` if the pool is too small: a subscriber would wait for a connection for ever."""
+    if engine is None:
+        raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
+    # Each running handler that asks for a session holds a connection.
+    handlers = sum(each.config.options.max_workers for each in subscribers if each.shares_transactions)
+    if handlers and autocommits(engine.sync_engine):
+        raise RuntimeError("OutboxSession needs transactions, and this engine commits each statement: AUTOCOMMIT.")
+    pool = engine.sync_engine.pool
+    if isinstance(pool, StaticPool):
+        raise RuntimeError("A StaticPool has one connection for all, and a subscriber needs two of its own.")  # noqa: TRY004 - no argument is wrong
+    if not isinstance(pool, QueuePool):
+        return
+    overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy has no public name for it
+    needed = _CONNECTIONS_PER_SUBSCRIBER * len(subscribers) + handlers + _CONNECTIONS_FOR_OTHERS
+    if overflow >= 0 and (given := pool.size() + overflow) < needed:
+        transactions = f"the handlers that ask for a session hold one each ({handlers}), " if handlers else ""
+        raise RuntimeError(
+            f"Each subscriber ({len(subscribers)} here) holds {_CONNECTIONS_PER_SUBSCRIBER} connections, {transactions}"
+            f"and publishing needs one more: {needed} in all, and this engine's pool gives {given}. "
+            f"Use create_async_engine(…, pool_size={needed})."
+        )
 
 
 def _public_url(engine: AsyncEngine | None) -> str:

@@ -3,15 +3,7 @@
 from faststream_outbox.broker.publishing import OutboxPublishing
 from faststream_outbox.storage import SessionOrConnection
 from faststream_outbox.storage.checks import check_name
-from faststream_outbox.storage.ordering import (
-    KeyAction,
-    KeyState,
-    KeyStateName,
-    ParkKey,
-    ReleaseKey,
-    RetryKey,
-    SkipKey,
-)
+from faststream_outbox.storage.ordering import KeyAction, KeyState, KeyStateName, ParkKey, ReleaseKey, RetryKey, SkipKey
 
 
 class KeyAdmin(OutboxPublishing):

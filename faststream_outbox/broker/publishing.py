@@ -90,7 +90,10 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         activate_in: timedelta | None = None,
         activate_at: datetime | None = None,
     ) -> list[int]:
-        """Insert messages through your transaction in one round trip; return the ids of the rows, in order."""
+        """Insert messages through your transaction in one round trip; return the ids of the rows, in order.
+
+        `keys` has a key, or None, for each body. The other arguments are those of `publish` and hold for all messages.
+        """
         check_asynchronous(session)
         if not bodies:
             return []
@@ -123,7 +126,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Insert one message through a synchronous session or connection; otherwise like `publish`.
+        """Insert one message through a synchronous session or connection; the other arguments are those of `publish`.
 
         Middlewares run too, but cannot await anything: there is no event loop.
         """

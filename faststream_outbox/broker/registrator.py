@@ -18,7 +18,12 @@ from faststream_outbox._faststream import (
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.options import DEFAULTS, OnDead, SubscriberOptions
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.publisher.usecase import OutboxPublisher, create_publisher
+from faststream_outbox.publisher.usecase import (
+    OutboxPublisher,
+    OutboxPublisherConfig,
+    OutboxPublisherSpecification,
+    OutboxPublisherSpecificationConfig,
+)
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.factory import create_subscriber
@@ -181,15 +186,13 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             async def bill(order_id: int) -> Invoice: ...
 
         """
-        publisher = create_publisher(
-            queue=queue,
-            headers=headers,
-            reply_to=reply_to,
-            config=cast("OutboxBrokerConfig", self.config),
-            title=title,
-            description=description,
-            schema=schema,
-            include_in_schema=include_in_schema,
+        config = cast("OutboxBrokerConfig", self.config)
+        specification = OutboxPublisherSpecificationConfig(
+            queue=queue, title_=title, description_=description, schema_=schema, include_in_schema=include_in_schema
+        )
+        publisher = OutboxPublisher(
+            OutboxPublisherConfig(queue=queue, headers=headers, reply_to=reply_to, _outer_config=config),
+            OutboxPublisherSpecification(config, specification),
         )
         super().publisher(publisher, persistent=persistent)
         return publisher

@@ -12,7 +12,7 @@ from faststream_outbox.storage.ordering import Run
 
 
 class Ledger:
-    """What the parts of a pipeline share: the claimer adds rows, workers or callers take them, the settler removes.
+    """Holds the rows in hand: the claimer adds rows, workers or callers take them, the settler removes them.
 
     A row is *added* when it was claimed, *waiting* when it was admitted, and then taken. Its lease is renewed from the
     first moment on.
@@ -26,8 +26,8 @@ class Ledger:
         self._changed = asyncio.Event()
         # Rows that are covered by the lease of another one.
         self._followers = 0
-        # Rows whose handler has ended, and whose outcome is still to be written.
-        self._finished = 0
+        # How many rows are in hand only until their outcome is written, because their handler has ended.
+        self.finished = 0
         # Places in running calls that no row can take before the call ends.
         self._empty_places = 0
 
@@ -37,19 +37,14 @@ class Ledger:
     @property
     def occupied(self) -> int:
         """How many rows wait for a handler or are in one; the empty places of running calls count too."""
-        return len(self._held) + self._followers + self._empty_places - self._finished
-
-    @property
-    def finished(self) -> int:
-        """How many rows are in hand only until their outcome is written."""
-        return self._finished
+        return len(self._held) + self._followers + self._empty_places - self.finished
 
     def finish(self, rows: Sequence[OutboxRow]) -> None:
         """Note that the handler of these rows has ended."""
         ended_at = time.monotonic()
         for held in rows:
             held.ended_at = ended_at
-        self._finished += len(rows)
+        self.finished += len(rows)
         self._changed.set()
 
     def reserve_places(self, count: int) -> None:
@@ -86,7 +81,7 @@ class Ledger:
         head.followers = head.followers[: count - 1]
 
     def admit_added(self) -> None:
-        """Let workers or callers take the rows that were added."""
+        """Make the rows that were added available to workers or callers."""
         self._waiting.extend(self._added)
         self._added.clear()
         if self._waiting:
@@ -134,7 +129,7 @@ class Ledger:
         if removed:
             followers = [follower for held in removed for follower in held.followers]
             self._followers -= len(followers)
-            self._finished -= sum(held.ended_at is not None for held in chain(removed, followers))
+            self.finished -= sum(held.ended_at is not None for held in chain(removed, followers))
             self._changed.set()
         return removed
 
@@ -151,6 +146,11 @@ class Ledger:
     def find(self, lease: Lease) -> OutboxRow | None:
         """Return the row under this lease; None when it is not in hand."""
         return self._held.get(lease)
+
+    def surely_holds(self, lease: Lease) -> bool:
+        """Return whether the row under this lease is in hand and the lease has not run out."""
+        held = self._held.get(lease)
+        return held is not None and held.surely_ours
 
     def all(self) -> list[OutboxRow]:
         """Return all rows in hand."""

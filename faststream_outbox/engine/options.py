@@ -48,13 +48,13 @@ class SubscriberOptions:
     retry_strategy: RetryStrategyProto | RetryDelayProto | None = None
     # Outcomes are written when the settler is free, so the sizes bound a statement, not a wait. Acknowledged rows are
     # written at once because a crash would deliver them again. Failed rows wait for a second or more anyway, so a tenth
-    # is no loss; their batch is smaller than what is in hand, or it would never be full.
+    # is no loss; their batch must be smaller than the number of rows in hand to become full.
     terminal_batch_size: int = 500
     terminal_flush_interval_ms: float = 0.0
     retry_batch_size: int = 100
     retry_flush_interval_ms: float = 100.0
-    # Whether one call takes several rows. None: `rows_per_call` decides. No wait: rows gather while the handler runs,
-    # so a busy subscriber has large batches and an idle one has no delay.
+    # max_records=None: `rows_per_call` decides. No wait: rows gather while the handler runs, so a busy subscriber has
+    # large batches and an idle one has no delay.
     batch: bool = False
     max_records: int | None = None
     max_wait_ms: float = 0.0

@@ -1,4 +1,4 @@
-"""The parts that claim, dispatch and settle rows: made, started, drained and stopped together."""
+"""Makes, starts, drains and stops the parts that claim, dispatch and settle rows."""
 
 import asyncio
 import logging
@@ -13,13 +13,10 @@ from faststream_outbox.engine.claim.shard_keeper import ShardKeeper, own_shards
 from faststream_outbox.engine.claim.stale_returner import StaleReturner
 from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Worker
-from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settler import Settler
-from faststream_outbox.engine.shutdown import Shutdown, give_back, in_time
-from faststream_outbox.runtime.telemetry import Monitor, RowEvents
+from faststream_outbox.engine.shared import Shared, in_time
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.wakeup.wakeup import Announce
@@ -28,75 +25,28 @@ from faststream_outbox.wakeup.wakeup import Announce
 class PipelineBase(ABC):
     """Claims rows, renews their leases and settles them, on two connections. A subclass says who handles the rows."""
 
-    def __init__(
-        self,
-        store: Store,
-        queues: Sequence[str],
-        demand: Demand,
-        *,
-        options: SubscriberOptions,
-        rows_per_key: int,
-        monitor: Monitor | None,
-        announce: Announce | None,
-        row_type: type[OutboxRow],
-        for_callers: bool = False,
-    ) -> None:
-        self._monitor = monitor or Monitor()
-        self._journal = journal = RowEvents(self._monitor, keeps_dead=store.keeps_dead)
-        self._queues = tuple(queues)
-        self._announce = announce
-        self._options = options
+    def __init__(self, shared: Shared, demand: Demand, *, rows_per_key: int) -> None:
+        self._shared = shared
+        self._options = options = shared.options
+        self._journal = shared.journal
+        self._ledger = shared.ledger
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._shutdown = Shutdown()
-        self._ledger = Ledger()
-        # Renewals use the lane of claims: a claim never waits for a lock, but a settle may, as long as one is held.
-        self._claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
-        self._settle_lane = ReconnectingLane(store, limit=30.0)
-        self._lease_renewer = LeaseRenewer(
-            self._claim_lane, self._ledger, self._monitor, lease_seconds=options.lease_ttl_seconds
-        )
-        shards = own_shards(options.ordering, self._queues)
-        self._claimer = Claimer(
-            self._claim_lane,
-            self._ledger,
-            journal,
-            demand,
-            KeyClaims(
-                self._queues,
-                rows_per_key=rows_per_key,
-                lease_seconds=options.lease_ttl_seconds,
-                ordering=options.ordering,
-                shards=shards,
-            ),
-            queues=self._queues,
-            options=options,
-            for_callers=for_callers,
-        )
+        self._ending: asyncio.Task[None] | None = None
+        shards = own_shards(options.ordering, shared.queues)
+        keys = KeyClaims(shared.queues, options, rows_per_key=rows_per_key, shards=shards)
+        self._claimer = Claimer(shared, demand, keys)
+        self._settler = Settler(shared, self._claimer.expect)
+        self._lease_renewer = LeaseRenewer(shared)
+        self._loops = [self._settler, self._lease_renewer, self._claimer]
         self._shard_keeper: ShardKeeper | None = None
         if shards is not None and isinstance(options.ordering, HashShards) and options.ordering.is_shared:
-            if not store.keeps_shards:
+            if not shared.store.keeps_shards:
                 raise RuntimeError(NO_SHARDS)
-            self._shard_keeper = ShardKeeper(
-                self._claim_lane, self._queues, shards, self._monitor, wake=self._claimer.wake
-            )
-        self._settler = Settler(
-            self._settle_lane,
-            self._ledger,
-            journal,
-            terminal=SettleBuffer(
-                batch_size=options.terminal_batch_size, flush_interval=options.terminal_flush_interval_ms / 1000
-            ),
-            retry=SettleBuffer(
-                batch_size=options.retry_batch_size, flush_interval=options.retry_flush_interval_ms / 1000
-            ),
-            expect=lambda seconds: self._claimer.expect(self._settle_lane.time_left(seconds)),
-            announce=announce,
-        )
-        self._loops = [self._settler, self._lease_renewer, self._claimer]
+            self._shard_keeper = ShardKeeper(shared, shards, self._claimer.wake)
 
     def start(self) -> None:
         """Begin to claim. A pipeline starts once: it does not keep its rows when it stops."""
-        if self._shutdown.begun:
+        if self.ending:
             raise RuntimeError("This pipeline was stopped and cannot start again: make a new one.")
         if self._loop is not None:
             raise RuntimeError("This pipeline was started already: make a new one, or keep using this one.")
@@ -107,7 +57,7 @@ class PipelineBase(ABC):
             self._shard_keeper.start()
 
     def wake(self) -> None:
-        """Look for rows now: some may have come."""
+        """Look for rows now: some may have been committed."""
         self._claimer.wake()
 
     @property
@@ -118,7 +68,7 @@ class PipelineBase(ABC):
     @property
     def ending(self) -> bool:
         """Whether the pipeline was asked to stop."""
-        return self._shutdown.begun
+        return self._ending is not None
 
     @property
     def alive(self) -> bool:
@@ -132,10 +82,12 @@ class PipelineBase(ABC):
 
         A second call while it is stopping waits for the same end.
         """
-        await self._shutdown.run(lambda: self._end(drain_seconds))
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(drain_seconds))
+        await asyncio.shield(self._ending)  # a caller that is cancelled does not interrupt it
 
     async def _end(self, drain_seconds: float | None) -> None:
-        self._settler.hurry()
+        self._settler.flush_soon()
         await self._drain(drain_seconds)
         await in_time(self._settler.flush())
         for loop in self._loops:
@@ -143,7 +95,7 @@ class PipelineBase(ABC):
         await in_time(self._leave_shards())
         for held in self._ledger.remove(self._ledger.leases()):
             self._journal.abandoned(held)
-        for lane in (self._claim_lane, self._settle_lane):
+        for lane in (self._shared.claim_lane, self._shared.settle_lane):
             await in_time(lane.close())
 
     @abstractmethod
@@ -155,17 +107,14 @@ class PipelineBase(ABC):
         await self._leave_shards()
 
     async def _leave_shards(self) -> None:
-        """Let other processes claim the keys of our shards; the leases of rows protect those in hand."""
+        """Give up our shards, so that other processes claim their keys; leases protect the rows in hand."""
         keeper, self._shard_keeper = self._shard_keeper, None
         if keeper is not None:
             await keeper.leave()
 
-    async def _give_back(self, rows: Sequence[OutboxRow]) -> None:
-        await give_back(rows, self._claim_lane, self._monitor, self._announce)
-
 
 class Pipeline(PipelineBase):
-    """Has `max_workers` workers call a handler with the rows."""
+    """Runs `max_workers` workers, which call a handler with the rows."""
 
     def __init__(
         self,
@@ -180,42 +129,14 @@ class Pipeline(PipelineBase):
         interruptible: bool = True,
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
+        shared = Shared(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
         prefetch = Prefetch(max_workers=options.max_workers, most=options.capacity, max_records=options.rows_per_call)
-        super().__init__(
-            store,
-            queues,
-            prefetch,
-            options=options,
-            rows_per_key=rows_per_key or options.rows_per_key,
-            monitor=monitor,
-            announce=announce,
-            row_type=row_type,
-        )
-        self._stale_returner = StaleReturner(
-            *(self._claim_lane, self._ledger, self._monitor),
-            too_slow=prefetch.observe,
-            max_wait=options.max_wait_ms / 1000,
-            announce=announce,
-        )
-        self._batcher = Batcher(
-            self._ledger,
-            max_records=options.rows_per_call,
-            max_wait=options.max_wait_ms / 1000,
-            max_deliveries=options.max_deliveries,
-        )
-        self._dispatcher = Dispatcher(
-            [
-                Worker(
-                    *(self._ledger, self._batcher, handle, self._settler),
-                    journal=self._journal,
-                    prefetch=prefetch,
-                    on_dead=options.on_dead,
-                    interruptible=interruptible,
-                )
-                for _ in range(options.max_workers)
-            ]
-        )
+        super().__init__(shared, prefetch, rows_per_key=rows_per_key or options.rows_per_key)
+        self._stale_returner = StaleReturner(shared, prefetch.observe)
         self._loops.append(self._stale_returner)
+        self._batcher = Batcher(self._ledger, options)
+        parts = (shared, prefetch, self._batcher, handle, self._settler)
+        self._dispatcher = Dispatcher([Worker(*parts, interruptible=interruptible) for _ in range(options.max_workers)])
 
     def start(self) -> None:
         """Begin to claim and to handle. A pipeline starts once: it does not keep its rows when it stops."""
@@ -232,8 +153,7 @@ class Pipeline(PipelineBase):
 
     def holds(self, row: OutboxRow) -> bool:
         """Return whether a row that was claimed here is in hand and its lease has not run out."""
-        held = self._ledger.find(row.lease)
-        return held is not None and held.surely_ours
+        return self._ledger.surely_holds(row.lease)
 
     @property
     def alive(self) -> bool:
@@ -252,7 +172,7 @@ class Pipeline(PipelineBase):
                 await self._stop_claiming()
                 await self._stale_returner.stop()  # from here on every row in hand is to run here
                 # A suspect that waits to run alone does not get its turn any more.
-                await self._give_back(self._ledger.take_added())
+                await self._shared.give_back(self._ledger.take_added())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
             await self._cut_short(drain_seconds)
@@ -260,8 +180,8 @@ class Pipeline(PipelineBase):
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
-        self._monitor.record("drain_timeout", queue=self._queues[0], drain_timeout_seconds=drain_seconds)
-        self._monitor.report(
+        self._shared.monitor.record("drain_timeout", queue=self._shared.queues[0], drain_timeout_seconds=drain_seconds)
+        self._shared.monitor.report(
             "drain_timeout",
             f"The time for draining is over: {len(self._ledger)} rows are still running and will be delivered again, "
             f"{len(unstarted)} were not started and are given back.",
@@ -271,6 +191,6 @@ class Pipeline(PipelineBase):
             graceful_timeout=drain_seconds,
         )
         stops = (self._dispatcher.stop(), self._claimer.stop())
-        await asyncio.gather(self._give_back(unstarted), *map(in_time, stops))
+        await asyncio.gather(self._shared.give_back(unstarted), *map(in_time, stops))
         # A claim that was under way may have brought rows meanwhile.
-        await self._give_back(self._ledger.take_unstarted())
+        await self._shared.give_back(self._ledger.take_unstarted())

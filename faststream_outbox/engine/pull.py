@@ -10,7 +10,7 @@ from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.claim.stale_returner import UnwantedReturner
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions, give_up
 from faststream_outbox.engine.pipeline import PipelineBase
-from faststream_outbox.engine.shutdown import LAST_STEP_LIMIT
+from faststream_outbox.engine.shared import LAST_STEP_LIMIT, Shared
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Dead, Lease, OutboxRow, Outcome, Settlement, Store
 from faststream_outbox.storage.ordering import HashShards, HeadLease
@@ -47,19 +47,10 @@ class Puller(PipelineBase):
             retry_flush_interval_ms=0.0,
         )
         self._demand = CallerDemand()
-        super().__init__(
-            store,
-            queues,
-            self._demand,
-            options=options,
-            # Of a run, a caller would get the first row only.
-            rows_per_key=1,
-            monitor=monitor,
-            announce=announce,
-            row_type=row_type,
-            for_callers=True,
-        )
-        self._returner = UnwantedReturner(self._claim_lane, self._ledger, self._monitor, self._demand, announce)
+        shared = Shared(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
+        # Of a run, a caller would get the first row only.
+        super().__init__(shared, self._demand, rows_per_key=1)
+        self._returner = UnwantedReturner(shared, self._demand)
         self._loops.append(self._returner)
 
     async def pull(self, timeout: float | None = None) -> OutboxRow | None:  # noqa: ASYNC109 - like FastStream's get_one
@@ -118,4 +109,4 @@ class Puller(PipelineBase):
         undecided += self._ledger.remove(held.lease for held in self._ledger.all() if held.ended_at is None)
         for held in undecided:
             self._journal.given_back(held)
-        await self._give_back(undecided)
+        await self._shared.give_back(undecided)

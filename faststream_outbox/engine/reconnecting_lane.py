@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Store, StoreConnection
@@ -28,7 +28,7 @@ class ReconnectingLane:
         self._stack = AsyncExitStack()
 
     async def run(
-        self, operation: Callable[[StoreConnection], Awaitable[T]], *, finish_if_cancelled: bool = False
+        self, operation: Callable[[StoreConnection], Coroutine[Any, Any, T]], *, finish_if_cancelled: bool = False
     ) -> T:
         """Run one operation; if it fails, close the lane, because its state is unknown.
 
@@ -42,7 +42,7 @@ class ReconnectingLane:
                     self._lane.row_type = self._row_type
                 sent_at = time.monotonic()
                 # A connection behind NAT or to a failed host may be silent; without a limit this would wait forever.
-                result = await within(self._limit, _run(operation, self._lane), to_its_end=finish_if_cancelled)
+                result = await within(self._limit, operation(self._lane), finish_if_cancelled=finish_if_cancelled)
             except BaseException as error:
                 with suppress(TimeoutError):
                     await within(_CLOSING_LIMIT, self._close(error))
@@ -51,7 +51,7 @@ class ReconnectingLane:
             return result
 
     def time_left(self, seconds: float) -> float:
-        """Return what is left of a time that began when the last operation was sent; its answer may have come late."""
+        """Return `seconds` less the duration of the last operation: the server began to count before it answered."""
         return max(0.0, seconds - self._took)
 
     async def close(self) -> None:
@@ -66,7 +66,3 @@ class ReconnectingLane:
         except BaseException as closing:
             if error is None or isinstance(closing, asyncio.CancelledError):
                 raise
-
-
-async def _run(operation: Callable[[StoreConnection], Awaitable[T]], lane: StoreConnection) -> T:
-    return await operation(lane)

@@ -1,4 +1,4 @@
-"""The outbox in a FastAPI application: a router that is a broker, and what its handlers may be annotated with.
+"""The outbox in a FastAPI application: a router that is also a broker, and annotations for its handlers.
 
 Example:
     from faststream_outbox.fastapi import OutboxMessage, OutboxRouter
@@ -16,16 +16,16 @@ Example:
 from typing import Annotated
 
 try:
-    import fastapi as _fastapi  # noqa: F401 - only to say what is missing
+    import fastapi as _fastapi  # noqa: F401 - imported only to name what is missing
 except ImportError as error:
     raise ImportError("This needs FastAPI: pip install 'faststream-outbox[fastapi]'") from error
 
 from faststream.params import NoCast
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox._faststream_fastapi import Context, ContextRepo, Logger
 from faststream_outbox.broker.broker import OutboxBroker as _OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient as _OutboxClient
+from faststream_outbox.fastapi._faststream import Context, ContextRepo, Logger
 from faststream_outbox.fastapi.router import OutboxRouter
 from faststream_outbox.message import OutboxBatchMessage as _OutboxBatchMessage
 from faststream_outbox.message import OutboxMessage as _OutboxMessage

@@ -1,8 +1,10 @@
 """Declares subscribers and publishers on a FastAPI router."""
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from fastapi import APIRouter, params
 from fastapi.datastructures import Default
@@ -14,23 +16,39 @@ from faststream.middlewares import AckPolicy
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from faststream_outbox._faststream import (
-    EMPTY,
-    BrokerMiddleware,
-    CodecProto,
-    CustomCallable,
-    Filter,
-    default_filter,
-)
-from faststream_outbox._faststream_fastapi import StreamRouter
+from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, Filter, default_filter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.engine.options import DEFAULTS, OnDead
+from faststream_outbox.fastapi._faststream import StreamRouter
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def passes_arguments_to(target: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Replace a method, of which only the signature counts, by a call of `target` with the same arguments.
+
+    A signature of thirty options is then written once, for the IDE, and not again for the call.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return cast("R", target(*bound.args, **bound.kwargs))
+
+        return call
+
+    return decorate
 
 
 class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
@@ -39,7 +57,13 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
     broker_class = OutboxBroker
     broker: OutboxBroker
 
-    def subscriber(  # type: ignore[override] # the queues are named, as on the broker
+    def __init__(self, *args: Any, routers: Iterable[OutboxRegistrator], **options: Any) -> None:
+        super().__init__(*args, **options)
+        for router in routers:
+            self.include_router(router)
+
+    @passes_arguments_to(StreamRouter.subscriber)
+    def subscriber(  # type: ignore[empty-body, override] # the queues are named, as on the broker
         self,
         queues: str | Sequence[str],
         *,
@@ -92,49 +116,9 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         The other parameters are those of `OutboxBroker.subscriber` and of a FastAPI path operation.
 
         """
-        subscriber = super().subscriber(
-            cast("str", queues),
-            max_workers=max_workers,
-            fetch_batch_size=fetch_batch_size,
-            min_fetch_interval=min_fetch_interval,
-            max_fetch_interval=max_fetch_interval,
-            lease_ttl_seconds=lease_ttl_seconds,
-            max_deliveries=max_deliveries,
-            on_dead=on_dead,
-            retry_strategy=retry_strategy,
-            ack_policy=ack_policy,
-            terminal_batch_size=terminal_batch_size,
-            terminal_flush_interval_ms=terminal_flush_interval_ms,
-            retry_batch_size=retry_batch_size,
-            retry_flush_interval_ms=retry_flush_interval_ms,
-            batch=batch,
-            max_records=max_records,
-            max_wait_ms=max_wait_ms,
-            ordering=ordering,
-            propagate_inbound_headers=propagate_inbound_headers,
-            publish_timeout=publish_timeout,
-            middlewares=middlewares,
-            dependencies=dependencies,
-            parser=parser,
-            decoder=decoder,
-            codec=codec,
-            filter=filter,
-            no_reply=no_reply,
-            persistent=persistent,
-            title=title,
-            description=description,
-            include_in_schema=include_in_schema,
-            response_model=response_model,
-            response_model_include=response_model_include,
-            response_model_exclude=response_model_exclude,
-            response_model_by_alias=response_model_by_alias,
-            response_model_exclude_unset=response_model_exclude_unset,
-            response_model_exclude_defaults=response_model_exclude_defaults,
-            response_model_exclude_none=response_model_exclude_none,
-        )
-        return cast("OutboxSubscriber", subscriber)
 
-    def publisher(  # type: ignore[override] # FastStream's base takes nothing
+    @passes_arguments_to(lambda router, queue, **options: router.broker.publisher(queue, **options))
+    def publisher(  # type: ignore[empty-body, override] # FastStream's base takes nothing
         self,
         queue: str,
         *,
@@ -147,16 +131,6 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         include_in_schema: bool = True,
     ) -> OutboxPublisher:
         """Declare a publisher of one queue, as `OutboxBroker.publisher` does."""
-        return self.broker.publisher(
-            queue,
-            headers=headers,
-            reply_to=reply_to,
-            persistent=persistent,
-            title=title,
-            description=description,
-            schema=schema,
-            include_in_schema=include_in_schema,
-        )
 
     def include_router(
         self,

@@ -1,4 +1,4 @@
-"""A FastAPI router that is also a broker: it starts and stops with the application, and FastAPI injects."""
+"""A FastAPI router that is also a broker: it starts and stops with the application."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Lifespan
 from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, IdGenerator, LoggerProto
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.configs import LastExceptionRenderer
-from faststream_outbox.fastapi.registrator import OutboxStreamRegistrator
+from faststream_outbox.fastapi.registrator import OutboxStreamRegistrator, passes_arguments_to
 from faststream_outbox.metrics import MetricsRecorder
 
 
@@ -53,6 +53,7 @@ class OutboxRouter(OutboxStreamRegistrator):
 
     """
 
+    @passes_arguments_to(OutboxStreamRegistrator.__init__)
     def __init__(
         self,
         engine: AsyncEngine | None = None,
@@ -105,54 +106,7 @@ class OutboxRouter(OutboxStreamRegistrator):
         include_in_schema: bool = True,
         generate_unique_id_function: Callable[[APIRoute], str] = Default(generate_unique_id),
     ) -> None:
-        super().__init__(
-            engine,
-            outbox_table=outbox_table,
-            dlq_table=dlq_table,
-            shards_table=shards_table,
-            graceful_timeout=graceful_timeout,
-            metrics_recorder=metrics_recorder,
-            last_exception_renderer=last_exception_renderer,
-            source=source,
-            decoder=decoder,
-            parser=parser,
-            codec=codec,
-            middlewares=middlewares,
-            ack_policy=ack_policy,
-            id_generator=id_generator,
-            serializer=serializer,
-            context=context,
-            specification=specification,
-            specification_url=specification_url,
-            specification_tags=specification_tags,
-            protocol=protocol,
-            protocol_version=protocol_version,
-            description=description,
-            security=security,
-            schema_url=schema_url,
-            logger=logger,
-            log_level=log_level,
-            setup_state=setup_state,
-            prefix=prefix,
-            tags=tags,
-            dependencies=dependencies,
-            default_response_class=default_response_class,
-            responses=responses,
-            callbacks=callbacks,
-            routes=routes,
-            redirect_slashes=redirect_slashes,
-            default=default,
-            dependency_overrides_provider=dependency_overrides_provider,
-            route_class=route_class,
-            on_startup=on_startup,
-            on_shutdown=on_shutdown,
-            lifespan=lifespan,
-            deprecated=deprecated,
-            include_in_schema=include_in_schema,
-            generate_unique_id_function=generate_unique_id_function,
-        )
-        for router in routers:
-            self.include_router(router)
+        pass  # the decorator calls the parent
 
     def _wrap_lifespan(self, lifespan: Lifespan[Any] | None = None) -> Lifespan[Any]:
         start_and_stop: Callable[[FastAPI], AbstractAsyncContextManager[Any]] = super()._wrap_lifespan(lifespan)
@@ -160,7 +114,7 @@ class OutboxRouter(OutboxStreamRegistrator):
 
         @asynccontextmanager
         async def run(app: FastAPI) -> AsyncIterator[Any]:
-            """Let one application run several times, as tests do; FastStream reckons with once."""
+            """Start and stop with an application, several times if it runs several times, as in tests."""
             docs = self.docs_router
             if app in documented:
                 self.docs_router = None  # its routes are there already

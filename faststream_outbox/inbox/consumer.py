@@ -47,7 +47,7 @@ def derived_consumer(table: Table, subscriber: Any) -> Consumer:
 
 # The names under which FastStream's subscribers log their source and group. A fixed list, because a name that a new
 # FastStream adds must not change stored names.
-_PLACES: Final = ("topic", "subject", "channel", "queue", "group_id")
+_SOURCES: Final = ("topic", "subject", "channel", "queue", "group_id")
 
 
 def derive_name(subscriber: Any) -> str:
@@ -64,9 +64,9 @@ def derive_name(subscriber: Any) -> str:
             + ("several" if function is None else f"a {type(function).__name__}, which has no name")
             + ": give a name with Inbox(…, consumer='…') or inbox.named('…')."
         )
-    places = subscriber.get_log_context(None)
-    place = ",".join(str(places[each]) for each in _PLACES if places.get(each))
-    return f"{_module(function)}.{name}@{place}"
+    context = subscriber.get_log_context(None)
+    source = ",".join(str(context[each]) for each in _SOURCES if context.get(each))
+    return f"{_module(function)}.{name}@{source}"
 
 
 def _module(function: Any) -> str:

@@ -20,9 +20,9 @@ class Inbox:
     Args:
         engine: The database, or a session factory of it.
         table: The table of the records, from `make_inbox_table`.
-        consumer: The name of the handler in the table; never change it. A named inbox serves one handler (see `named`),
-            because of two handlers that receive the same message one would skip it. Without a name an inbox serves any
-            number of handlers, each under its function's name, module and destination (`service.bill@orders`).
+        consumer: The name of the handler in the table; never change it. A named inbox serves one handler (see `named`):
+            if two handlers received the same message, one would skip it. Without a name an inbox serves any number of
+            handlers, each under its function's name, module and destination (`service.bill@orders`).
         retention: How long a record is kept; a message that is delivered again after that is handled again.
         message_id: Returns the id of a message; where it returns None, the id of a relay or of the sender is used.
         clean_interval: How often some old records are deleted, after a commit; None for never.
@@ -48,12 +48,14 @@ class Inbox:
         message_id: GetMessageId | None = None,
         clean_interval: timedelta | None = timedelta(minutes=10),
     ) -> None:
-        store = InboxStore(engine, table)
-        retention = _check_time("retention", retention)
+        _check_time("retention", retention)
         if message_id is not None and not callable(message_id):
             raise TypeError(f"message_id must be a function of the message, not {type(message_id).__name__}.")
-        interval = None if clean_interval is None else _check_time("clean_interval", clean_interval)
-        self._records = InboxRecords(store, retention=retention, get_message_id=message_id, clean_interval=interval)
+        if clean_interval is not None:
+            _check_time("clean_interval", clean_interval)
+        self._records = InboxRecords(
+            InboxStore(engine, table), retention, get_message_id=message_id, clean_interval=clean_interval
+        )
         self._set_consumer(consumer)
 
     def _set_consumer(self, consumer: str | None) -> None:
@@ -109,9 +111,8 @@ class Inbox:
         return consumer
 
 
-def _check_time(what: str, value: object) -> timedelta:
+def _check_time(what: str, value: object) -> None:
     if not isinstance(value, timedelta):
         raise TypeError(f"{what} must be a timedelta, such as timedelta(days=7), not {type(value).__name__}.")
     if not timedelta(0) < value <= MAX_DELAY:
         raise ValueError(f"{what} is {value!r}: give more than 0 and at most {MAX_DELAY.days} days.")
-    return value

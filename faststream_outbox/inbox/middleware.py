@@ -1,7 +1,6 @@
 """The middleware of one delivery: opens the transaction before the handler, commits it after, and only then acks."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Annotated, Any, Final, NoReturn
@@ -17,11 +16,11 @@ from faststream_outbox.inbox.records import InboxRecords
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage.postgres.inbox import InboxTransaction
 
+# The names in FastStream's context.
 _SESSION: Final = "inbox_session"
 _MESSAGE: Final = "inbox_message"
 # NATS has two ways to ack.
 _ACKS: Final[tuple[str, ...]] = ("ack", "ack_sync")
-_NOT_HANDLED: Final = (AckStatus.NACKED, AckStatus.REJECTED)
 
 
 def _no_session() -> NoReturn:
@@ -72,7 +71,7 @@ class InboxMiddleware(BaseMiddleware):
             raise AckMessage  # a returned value would be published as an answer
         # The message that the handler gets: a middleware may have replaced `msg` by a copy.
         message: StreamMessage[Any] = self.context.get_local("message")
-        delivery = _Delivery(consumer, transaction, HeldAck(message), message.raw_message)
+        delivery = _Delivery(consumer, transaction, message)
         if isinstance(message.raw_message, OutboxDelivery):
             message.raw_message.open_session = _refuse_outbox_session
         with self.context.scopes(((_SESSION, transaction.session), (_MESSAGE, msg))):
@@ -99,7 +98,7 @@ class InboxMiddleware(BaseMiddleware):
             return isinstance(exc_val, AckMessage)
         if self._delivery is None:
             return False
-        if exc_type is not None or self._delivery.ack.refused:
+        if exc_type is not None or self._delivery.refused:
             await self._delivery.rollback()
             return False
         await self._delivery.commit()
@@ -123,15 +122,18 @@ class InboxMiddleware(BaseMiddleware):
         return self._consumer_of(subscriber)
 
 
-class HeldAck:
-    """Holds back a handler's ack until the commit: after an ack the broker would not deliver a rolled back message.
+class _Delivery:
+    """A message that is being handled, with its transaction.
 
+    Holds back the handler's ack until the commit: after an ack the broker would not deliver a rolled back message.
     A nack or a reject is sent at once, because the transaction is rolled back then.
     """
 
-    def __init__(self, message: StreamMessage[Any]) -> None:
+    def __init__(self, consumer: Consumer, transaction: InboxTransaction, message: StreamMessage[Any]) -> None:
+        self.consumer = consumer
+        self._transaction = transaction
         self._message = message
-        self._held: Callable[[], Awaitable[Any]] | None = None
+        self._held_ack: Callable[[], Awaitable[Any]] | None = None
         # Methods that a middleware has set on this message.
         self._overrides = {name: vars(message)[name] for name in _ACKS if name in vars(message)}
         for name in _ACKS:
@@ -139,56 +141,36 @@ class HeldAck:
                 vars(message)[name] = partial(self._hold, getattr(message, name))
 
     async def _hold(self, ack: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> None:
-        self._held = self._held or partial(ack, *args, **options)
+        self._held_ack = self._held_ack or partial(ack, *args, **options)
 
-    @property
-    def refused(self) -> bool:
-        """Whether the handler has nacked or rejected the message."""
-        return self._message.committed in _NOT_HANDLED
-
-    def restore(self) -> None:
-        """Restore the message's own methods."""
+    def _restore_acks(self) -> None:
         for name in _ACKS:
             vars(self._message).pop(name, None)
         vars(self._message).update(self._overrides)
 
-    async def send(self) -> None:
-        """Restore the message's own methods, and ack it if the handler did."""
-        self.restore()
-        if self._held is not None:
-            await self._held()
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    """A message that is being handled, with its transaction."""
-
-    consumer: Consumer
-    transaction: InboxTransaction
-    ack: HeldAck
-    raw_message: Any
+    @property
+    def refused(self) -> bool:
+        """Whether the handler has nacked or rejected the message."""
+        return self._message.committed in (AckStatus.NACKED, AckStatus.REJECTED)
 
     async def commit(self) -> None:
-        try:
-            _check_answers(self.raw_message)
-        except BaseException:
+        """Commit the transaction, then ack the message if the handler did."""
+        raw = self._message.raw_message
+        if isinstance(raw, OutboxDelivery) and raw.outputs:
             await self.rollback()
-            raise
+            raise RuntimeError(
+                "This handler's answer would be inserted after the inbox's commit, and a crash between the two would "
+                "lose it: publish it with `await broker.publish(…, session=session)`, through the handler's "
+                "InboxSession."
+            )
         try:
-            await self.transaction.end()
-        except BaseException:
-            self.ack.restore()
-            raise
-        await self.ack.send()
+            await self._transaction.end()
+        finally:
+            self._restore_acks()
+        if self._held_ack is not None:
+            await self._held_ack()
 
     async def rollback(self) -> None:
-        self.ack.restore()
-        await self.transaction.rollback()
-
-
-def _check_answers(delivery: object) -> None:
-    if isinstance(delivery, OutboxDelivery) and delivery.outputs:
-        raise RuntimeError(
-            "This handler's answer would be inserted after the inbox's commit, and a crash between the two would lose "
-            "it: publish it with `await broker.publish(…, session=session)`, through the handler's InboxSession."
-        )
+        """Roll back the transaction; an ack of the handler is forgotten."""
+        self._restore_acks()
+        await self._transaction.rollback()

@@ -4,6 +4,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,27 +25,20 @@ GetMessageId = Callable[[StreamMessage[Any]], MessageId | Awaitable[MessageId]]
 _CLEAN_BATCH: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
 class InboxRecords:
     """The table of an inbox, with the rules by which records are written and deleted."""
 
-    def __init__(
-        self,
-        store: InboxStore,
-        *,
-        retention: timedelta,
-        get_message_id: GetMessageId | None,
-        clean_interval: timedelta | None,
-    ) -> None:
-        self.store = store
-        self._retention = retention
-        self._get_message_id = get_message_id
-        self._clean_interval = clean_interval
+    store: InboxStore
+    retention: timedelta
+    get_message_id: GetMessageId | None
+    clean_interval: timedelta | None
 
     async def begin(
         self, consumer: Consumer, message: StreamMessage[Any], logger: LoggerProto | None
     ) -> InboxTransaction | None:
         """Open the transaction that records a message; return None if it was handled before."""
-        message_id = await find_message_id(message, self._get_message_id)
+        message_id = await find_message_id(message, self.get_message_id)
         transaction = await self.store.begin(consumer.name, message_id)
         if transaction is None and logger is not None:
             text = f"Skipped message {message_id!r}: consumer {consumer.name!r} has handled it before."
@@ -54,14 +48,14 @@ class InboxRecords:
 
     async def clean_batch(self, consumer: Consumer) -> int:
         """Delete some records of a consumer that are older than the retention; return how many."""
-        return await self.store.clean(consumer.name, retention=self._retention, limit=_CLEAN_BATCH)
+        return await self.store.clean(consumer.name, retention=self.retention, limit=_CLEAN_BATCH)
 
     async def clean_when_due(self, consumer: Consumer, logger: LoggerProto | None) -> None:
         """Delete a batch of old records if the interval has passed; log a failure and go on."""
-        if self._clean_interval is None or time.monotonic() < consumer.clean_at:
+        if self.clean_interval is None or time.monotonic() < consumer.clean_at:
             return
         # Set first, so that messages handled at the same time do not clean too.
-        consumer.clean_at = time.monotonic() + self._clean_interval.total_seconds()
+        consumer.clean_at = time.monotonic() + self.clean_interval.total_seconds()
         try:
             if await self.clean_batch(consumer) == _CLEAN_BATCH:
                 consumer.clean_at = time.monotonic()  # there is more: the next commit goes on
@@ -82,10 +76,9 @@ async def find_message_id(message: StreamMessage[Any], get: GetMessageId | None)
             "An inbox records single messages, and this is a batch, of which a part may be delivered again: "
             "subscribe without batches."
         )
-    found: object = None
-    if get is not None:
-        answer = get(message)
-        found = await answer if inspect.isawaitable(answer) else answer
+    found: Any = None if get is None else get(message)
+    if inspect.isawaitable(found):
+        found = await found
     if found is None:
         found = message.headers.get(OUTBOX_ID)
     if found is None:

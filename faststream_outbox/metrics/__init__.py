@@ -1,21 +1,37 @@
 """The metrics of a broker: one callable, the recorder, is given the name of each event and its tags."""
 
 import inspect
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from faststream_outbox.runtime.telemetry import Recorder
 from faststream_outbox.storage.checks import check_number
 
 MetricsRecorder = Recorder
+Tags = Mapping[str, Any]
 
 # The name of the messaging system in metrics and traces.
 MESSAGING_SYSTEM: Final = "outbox"
 
 # A recorder with an attribute `backlog_interval` is given the event `backlog`, the numbers of rows of every queue, that
-# often (in seconds). The recorders here take this one: Prometheus commonly scrapes as often.
+# often (in seconds). Our recorders use this interval, in which Prometheus commonly scrapes.
 BACKLOG_INTERVAL: Final = 15.0
 # The tags of that event: the states in which rows are counted.
-BACKLOG_STATES: Final = ("ready", "scheduled", "in_flight", "expired", "blocked", "dead")
+STATES: Final = ("ready", "scheduled", "in_flight", "expired", "blocked", "dead")
+# Its other tags, of which each recorder makes a gauge: tag, unit and description.
+GAUGES: Final = (
+    ("oldest_ready_age", "s", "How long the oldest row that could be claimed has waited"),
+    ("oldest_age", "s", "How long ago the oldest row was published"),
+    ("blocked_keys", "key", "Keys whose first row waits, or failed"),
+    ("parked_keys", "key", "Keys that wait for an operator"),
+)
+# The events that each recorder counts for the outbox itself: event, name and unit of the counter, and description.
+COUNTERS: Final = (
+    ("fetched", "fetch.batches", "batch", "Claims of rows"),
+    ("lease_lost", "lease_lost", "event", "Rows whose lease was lost"),
+    ("dlq_written", "dlq_written", "event", "Rows moved to the dead-letter table"),
+    ("drain_timeout", "drain_timeout", "event", "Stops that ran out of time"),
+)
 
 
 def check_interval(seconds: float | None) -> float | None:

@@ -1,25 +1,13 @@
 """Records a broker's events as OpenTelemetry metrics; the spans come from `OutboxTelemetryMiddleware`."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from functools import partial
 
-from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
+from faststream_outbox.metrics import BACKLOG_INTERVAL, COUNTERS, GAUGES, MESSAGING_SYSTEM, STATES, Tags, check_interval
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 except ImportError as error:
     raise ImportError("OpenTelemetryRecorder needs: pip install 'faststream-outbox[opentelemetry]'") from error
-
-Tags = Mapping[str, Any]
-_Observe = Callable[[CallbackOptions], Iterable[Observation]]
-
-# The gauges of a queue: the tag of the event `backlog`, the unit, the value without a row, and the description.
-_GAUGES: Final = (
-    ("oldest_ready_age", "s", 0.0, "How long the oldest row that could be claimed has waited"),
-    ("oldest_age", "s", 0.0, "How long ago the oldest row was published"),
-    ("blocked_keys", "key", 0, "Keys whose first row waits, or failed"),
-    ("parked_keys", "key", 0, "Keys that wait for an operator"),
-)
 
 
 class OpenTelemetryRecorder:
@@ -64,55 +52,47 @@ class OpenTelemetryRecorder:
             about = "Measures the number of {} messages."
             self._process_messages = counter("messaging.process.messages", "message", about.format("processed"))
             self._publish_messages = counter("messaging.publish.messages", "message", about.format("published"))
-        self._claims = counter("messaging.outbox.fetch.batches", "batch", "Claims of rows")
-        self._lost = counter("messaging.outbox.lease_lost", "event", "Rows whose lease was lost")
-        self._dlq_written = counter("messaging.outbox.dlq_written", "event", "Rows moved to the dead-letter table")
-        self._drains = counter("messaging.outbox.drain_timeout", "event", "Stops that ran out of time")
-        self._watch_backlog(meter)
-
-    def _watch_backlog(self, meter: Meter) -> None:
+        self._counters = {
+            event: counter(f"messaging.outbox.{name}", unit, about) for event, name, unit, about in COUNTERS
+        }
         # Observed at each collection: a gauge that is only set would be reported once.
         self._backlogs: dict[str, Tags] = {}
+        gauge = meter.create_observable_gauge
+        gauge("messaging.outbox.backlog", [self._observe_rows], "row", "Rows by their state")
+        for tag, unit, about in GAUGES:
+            gauge(f"messaging.outbox.{tag}", [partial(self._observe, tag, 0.0 if unit == "s" else 0)], unit, about)
 
-        def observe(name: str, default: float) -> _Observe:
-            return lambda _: [
-                Observation(tags.get(name) or default, _attributes(tags)) for tags in list(self._backlogs.values())
-            ]
+    def _observe_rows(self, _: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(tags.get(state) or 0, {**_attributes(tags), "messaging.outbox.state": state})
+            for tags in list(self._backlogs.values())
+            for state in STATES
+        ]
 
-        def rows(_: CallbackOptions) -> list[Observation]:
-            return [
-                Observation(tags.get(state) or 0, {**_attributes(tags), "messaging.outbox.state": state})
-                for tags in list(self._backlogs.values())
-                for state in BACKLOG_STATES
-            ]
-
-        meter.create_observable_gauge("messaging.outbox.backlog", [rows], "row", "Rows by their state")
-        for name, unit, default, about in _GAUGES:
-            meter.create_observable_gauge(f"messaging.outbox.{name}", [observe(name, default)], unit, about)
+    def _observe(self, tag: str, default: float, _: CallbackOptions) -> list[Observation]:
+        return [Observation(tags.get(tag) or default, _attributes(tags)) for tags in list(self._backlogs.values())]
 
     def __call__(self, event: str, tags: Tags) -> None:
         """Record one event; ignore an unknown one."""
         match event:
             case "fetched":
-                self._claims.add(1, _attributes(tags, "receive"))
-            case "acked" | "nacked_retried" | "nacked_terminal":
+                self._counters[event].add(1, _attributes(tags, "receive"))
+            case "acked" | "nacked_retried" | "nacked_terminal" if self._with_bus:
                 self._processed(event, tags)
             case "lease_lost":
                 phase = {"messaging.outbox.lease_phase": tags.get("phase", ""), "error.type": "lease_lost"}
-                self._lost.add(1, _attributes(tags, "process", **phase))
+                self._counters[event].add(1, _attributes(tags, "process", **phase))
             case "dlq_written":
                 reason = {"messaging.outbox.dlq_reason": tags.get("failure_reason", "")}
-                self._dlq_written.add(1, _attributes(tags, "process", **reason, **_error(tags)))
+                self._counters[event].add(1, _attributes(tags, "process", **reason, **_error(tags)))
             case "drain_timeout":
-                self._drains.add(1, _attributes(tags, "process"))
-            case "published":
+                self._counters[event].add(1, _attributes(tags, "process"))
+            case "published" if self._with_bus:
                 self._published(tags)
             case "backlog":
                 self._backlogs[tags.get("queue", "")] = tags
 
     def _processed(self, event: str, tags: Tags) -> None:
-        if not self._with_bus:
-            return
         more = {"messaging.outbox.status": "acked" if event == "acked" else "nacked", **_error(tags)}
         if event == "nacked_terminal":
             more["messaging.outbox.terminal_reason"] = tags.get("reason", "")
@@ -124,8 +104,6 @@ class OpenTelemetryRecorder:
             self._process_messages.add(1, attributes)
 
     def _published(self, tags: Tags) -> None:
-        if not self._with_bus:
-            return
         status = {"messaging.outbox.status": tags.get("status", "success")}
         attributes = _attributes(tags, "publish", **status, **_error(tags))
         if (duration := tags.get("duration_seconds")) is not None:

@@ -1,10 +1,10 @@
 """Records a broker's events as Prometheus metrics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from faststream_outbox._faststream import EMPTY
-from faststream_outbox.metrics import BACKLOG_INTERVAL, BACKLOG_STATES, MESSAGING_SYSTEM, check_interval
+from faststream_outbox.metrics import BACKLOG_INTERVAL, COUNTERS, GAUGES, MESSAGING_SYSTEM, STATES, Tags, check_interval
 
 try:
     from faststream.prometheus.container import MetricsContainer
@@ -12,18 +12,16 @@ try:
 except ImportError as error:
     raise ImportError("PrometheusRecorder needs: pip install 'faststream-outbox[prometheus]'") from error
 
-Tags = Mapping[str, Any]
 _Metric = TypeVar("_Metric", Counter, Gauge)
 
 # FastStream's status of a handled message, by our event.
 _STATUS: Final = {"acked": "acked", "nacked_retried": "nacked", "nacked_terminal": "nacked", "lease_lost": "error"}
-
-# The gauges of a queue, by the tag of the event `backlog`: their names and descriptions.
-_GAUGES: Final = {
-    "oldest_ready_age": ("oldest_ready_age_seconds", "How long the oldest row that could be claimed has waited"),
-    "oldest_age": ("oldest_age_seconds", "How long ago the oldest row was published"),
-    "blocked_keys": ("blocked_keys", "Keys whose first row waits, or failed"),
-    "parked_keys": ("parked_keys", "Keys that wait for an operator"),
+# The label of a counted event, and the tag that is its value.
+_LABELS: Final = {
+    "fetched": ("non_empty", "count"),
+    "lease_lost": ("phase", "phase"),
+    "dlq_written": ("reason", "failure_reason"),
+    "nacked_terminal": ("reason", "reason"),
 }
 
 
@@ -63,16 +61,14 @@ class PrometheusRecorder:
         self.backlog_interval = check_interval(backlog_interval)
         self._app_name = "" if app_name is EMPTY else app_name
         self._custom_labels = dict(custom_labels or {})
-        self._bus = (
-            MetricsContainer(
+        self._bus: MetricsContainer | None = None
+        if include_bus_metrics:
+            self._bus = MetricsContainer(
                 registry,
                 metrics_prefix=metrics_prefix,
                 received_messages_size_buckets=received_messages_size_buckets,
                 custom_label_names=tuple(self._custom_labels),
             )
-            if include_bus_metrics
-            else None
-        )
 
         def make(kind: type[_Metric], name: str, about: str, *labels: str, **options: Any) -> _Metric:
             name = f"{metrics_prefix}_outbox_{name}"
@@ -81,84 +77,76 @@ class PrometheusRecorder:
             names = ["app_name", "broker", *labels, *self._custom_labels]
             return known or kind(name, about, names, registry=registry, **options)
 
-        self._claims = make(Counter, "fetch_batches_total", "Claims of rows", "handler", "non_empty")
-        self._dead = make(Counter, "terminal_total", "Messages that failed for good", "handler", "reason")
-        self._lost = make(Counter, "lease_lost_total", "Rows whose lease was lost", "handler", "phase")
-        self._dlq_written = make(
-            Counter, "dlq_written_total", "Rows moved to the dead-letter table", "handler", "reason"
-        )
-        self._drains = make(Counter, "drain_timeout_total", "Stops that ran out of time", "handler")
+        counted = (*COUNTERS, ("nacked_terminal", "terminal", "", "Messages that failed for good"))
+        self._counters = {
+            event: make(Counter, f"{name.replace('.', '_')}_total", about, "handler", *_LABELS.get(event, ())[:1])
+            for event, name, _, about in counted
+        }
         # Every process counts the same table: the latest count is right, a sum would be wrong.
         gauge = {"multiprocess_mode": "mostrecent"}
         self._rows = make(Gauge, "backlog_rows", "Rows by their state", "queue", "state", **gauge)
-        self._gauges = {tag: make(Gauge, name, about, "queue", **gauge) for tag, (name, about) in _GAUGES.items()}
+        self._gauges = {
+            tag: make(Gauge, f"{tag}_seconds" if unit == "s" else tag, about, "queue", **gauge)
+            for tag, unit, about in GAUGES
+        }
 
     def __call__(self, event: str, tags: Tags) -> None:
         """Record one event; ignore an unknown one."""
+        if (counter := self._counters.get(event)) is not None:
+            labels = self._labels(tags)
+            if event in _LABELS:
+                label, tag = _LABELS[event]
+                value = tags.get(tag, "")
+                labels[label] = str(bool(value)).lower() if event == "fetched" else value
+            counter.labels(**labels).inc()
         match event:
-            case "published":
-                self._published(tags)
             case "backlog":
                 self._backlog(tags)
-            case "fetched":
-                self._claims.labels(**self._labels(tags), non_empty="true" if tags.get("count") else "false").inc()
-            case "dispatched":
-                self._dispatched(tags)
-            case "dlq_written":
-                self._dlq_written.labels(**self._labels(tags), reason=tags.get("failure_reason", "")).inc()
-            case "drain_timeout":
-                self._drains.labels(**self._labels(tags)).inc()
-            case "acked" | "nacked_retried" | "nacked_terminal" | "lease_lost" | "dispatch_abandoned":
-                self._ended(event, tags)
+            case "published" if self._bus:
+                self._published(self._bus, tags)
+            case "dispatched" if self._bus:
+                self._dispatched(self._bus, tags)
+            case "acked" | "nacked_retried" | "nacked_terminal" | "lease_lost" | "dispatch_abandoned" if self._bus:
+                self._ended(self._bus, event, tags)
 
     def _labels(self, tags: Tags, name: str = "handler", tag: str = "subscriber") -> dict[str, str]:
         custom = {label: value(tags) if callable(value) else value for label, value in self._custom_labels.items()}
         return {"app_name": self._app_name, "broker": MESSAGING_SYSTEM, name: tags.get(tag, ""), **custom}
 
-    def _dispatched(self, tags: Tags) -> None:
-        if self._bus is None:
-            return
+    def _dispatched(self, bus: MetricsContainer, tags: Tags) -> None:
         labels = self._labels(tags)
-        self._bus.received_messages_total.labels(**labels).inc()
-        self._bus.received_messages_in_process.labels(**labels).inc()
+        bus.received_messages_total.labels(**labels).inc()
+        bus.received_messages_in_process.labels(**labels).inc()
         if (size := tags.get("size_bytes")) is not None:
-            self._bus.received_messages_size_bytes.labels(**labels).observe(size)
+            bus.received_messages_size_bytes.labels(**labels).observe(size)
 
-    def _ended(self, event: str, tags: Tags) -> None:
+    def _ended(self, bus: MetricsContainer, event: str, tags: Tags) -> None:
         labels = self._labels(tags)
-        if event == "nacked_terminal":
-            self._dead.labels(**labels, reason=tags.get("reason", "")).inc()
-        elif event == "lease_lost":
-            self._lost.labels(**labels, phase=tags.get("phase", "")).inc()
-        if self._bus is None:
-            return
         # Only dispatched rows have a duration: a row may die or lose its lease before its handler is called.
         if (duration := tags.get("duration_seconds")) is not None:
-            self._bus.received_messages_in_process.labels(**labels).dec()
+            bus.received_messages_in_process.labels(**labels).dec()
             if event in {"acked", "nacked_retried", "nacked_terminal"}:
-                self._bus.received_processed_messages_duration_seconds.labels(**labels).observe(duration)
+                bus.received_processed_messages_duration_seconds.labels(**labels).observe(duration)
         if (status := _STATUS.get(event)) is not None:
-            self._bus.received_processed_messages_total.labels(**labels, status=status).inc()
+            bus.received_processed_messages_total.labels(**labels, status=status).inc()
         if (exception := tags.get("exception_type")) is not None:
-            self._bus.received_processed_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
+            bus.received_processed_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
 
-    def _published(self, tags: Tags) -> None:
-        if self._bus is None:
-            return
+    def _published(self, bus: MetricsContainer, tags: Tags) -> None:
         labels = self._labels(tags, "destination", "queue")
         status = tags.get("status", "success")
         # A failed batch counts as one; a timer that existed already counts as none.
         count = 1 if status == "error" else tags.get("count", 0)
         if count:
-            self._bus.published_messages_total.labels(**labels, status=status).inc(count)
+            bus.published_messages_total.labels(**labels, status=status).inc(count)
         if (duration := tags.get("duration_seconds")) is not None:
-            self._bus.published_messages_duration_seconds.labels(**labels).observe(duration)
+            bus.published_messages_duration_seconds.labels(**labels).observe(duration)
         if (exception := tags.get("exception_type")) is not None:
-            self._bus.published_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
+            bus.published_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
 
     def _backlog(self, tags: Tags) -> None:
         labels = self._labels(tags, "queue", "queue")
-        for state in BACKLOG_STATES:
+        for state in STATES:
             self._rows.labels(**labels, state=state).set(tags.get(state, 0))
         for tag, gauge in self._gauges.items():
             gauge.labels(**labels).set(tags.get(tag) or 0)

@@ -45,8 +45,7 @@ class _AnswerPublisher(PublisherProto):
     async def publish(self, message: Any, /, *, correlation_id: str | None = None) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} publishes only what handlers return: use broker.publish().")
 
-    async def request(self, message: Any, /, *, correlation_id: str | None = None) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} publishes only what handlers return: use broker.publish().")
+    request = publish
 
 
 class ReplyPublisher(_AnswerPublisher):

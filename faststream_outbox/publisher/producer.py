@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from faststream_outbox._faststream import CodecProto, CustomCallable, DefaultCodec, ParserComposition, ProducerProto
+from faststream_outbox._faststream import CodecProto, DefaultCodec, ParserComposition, ProducerProto
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import stored_headers
 from faststream_outbox.parser import OutboxParser
@@ -20,23 +20,11 @@ NO_REQUESTS = (
 class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     """The last step of publishing, behind all middlewares."""
 
-    def __init__(self, *, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
-        self._parser = ParserComposition(parser, OutboxParser.parse_message)
-        self._decoder = ParserComposition(decoder, OutboxParser.decode_message)
-        self.codec: CodecProto = DefaultCodec()
-        self._config: OutboxBrokerConfig | None = None
-
-    def connect(self, config: OutboxBrokerConfig) -> None:
-        """Set the broker's configuration; from then on messages can be published."""
-        self._config = config
-        self.codec = config.broker_codec or DefaultCodec()
-
-    @property
-    def config(self) -> OutboxBrokerConfig:
-        """The broker's configuration."""
-        if self._config is None:
-            raise RuntimeError("This producer belongs to no broker: publish through an OutboxBroker.")
-        return self._config
+    def __init__(self, config: OutboxBrokerConfig) -> None:
+        self.config = config
+        self.codec: CodecProto = config.broker_codec or DefaultCodec()
+        self._parser = ParserComposition(config.broker_parser, OutboxParser.parse_message)
+        self._decoder = ParserComposition(config.broker_decoder, OutboxParser.decode_message)
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Insert one message; return its row's id, or None when its timer exists already."""
@@ -65,11 +53,10 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         rows, firsts = list[NewRow](), dict[str | None, NewRow]()
         for body, key in zip(bodies, keys, strict=True):
             payload, content_type = await encode(body, serializer)
-            first = firsts.get(content_type)
-            if first is None:
-                row = firsts[content_type] = _first_row(cmd, payload, content_type, key)
-            else:
+            if first := firsts.get(content_type):
                 row = first.beside(payload, key)
+            else:
+                row = firsts[content_type] = _first_row(cmd, payload, content_type, key)
             rows.append(row)
         return rows
 

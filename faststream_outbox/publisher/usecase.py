@@ -6,10 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
 from faststream.response import PublishCommand
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message, Operation, PublisherSpec
 
 from faststream_outbox._faststream import (
     PublisherMiddleware,
     PublisherSpecification,
+    PublisherSpecificationConfig,
     PublisherUsecase,
     PublisherUsecaseConfig,
 )
@@ -17,7 +20,6 @@ from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.publisher.answers import choose_transaction
 from faststream_outbox.publisher.producer import NO_REQUESTS
-from faststream_outbox.publisher.specification import OutboxPublisherSpecification, OutboxPublisherSpecificationConfig
 from faststream_outbox.response import OutboxPublishCommand, check_asynchronous
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.checks import check_name, encode_headers
@@ -32,6 +34,40 @@ class OutboxPublisherConfig(PublisherUsecaseConfig):
     queue: str
     headers: Mapping[str, Any] | None
     reply_to: str
+
+
+@dataclass(kw_only=True)
+class OutboxPublisherSpecificationConfig(PublisherSpecificationConfig):
+    """What FastStream documents of every publisher, and the queue."""
+
+    queue: str
+
+
+class OutboxPublisherSpecification(PublisherSpecification[OutboxBrokerConfig, OutboxPublisherSpecificationConfig]):
+    """The channel of a publisher in the AsyncAPI document: its queue."""
+
+    __slots__ = ()
+
+    @property
+    def queue(self) -> str:
+        """The queue, prefixes included."""
+        return f"{self._outer_config.prefix}{self.config.queue}"
+
+    @property
+    def name(self) -> str:
+        """The channel's key."""
+        return self.config.title_ or f"{self.queue}:Publisher"
+
+    def get_schema(self) -> dict[str, PublisherSpec]:
+        """Return the channel."""
+        payload = resolve_payloads(self.get_payloads(), "Publisher")
+        spec = PublisherSpec(
+            address=self.queue,
+            description=self.config.description_,
+            operation=Operation(message=Message(title=f"{self.name}:Message", payload=payload), bindings=None),
+            bindings=None,
+        )
+        return {self.name: spec}
 
 
 class OutboxPublisher(PublisherUsecase):
@@ -54,6 +90,10 @@ class OutboxPublisher(PublisherUsecase):
     _outer_config: OutboxBrokerConfig
 
     def __init__(self, config: OutboxPublisherConfig, specification: OutboxPublisherSpecification) -> None:
+        check_name("queue", config.queue)
+        encode_headers(config.headers)
+        if config.reply_to:
+            check_name("reply_to", config.reply_to)
         super().__init__(config, cast("PublisherSpecification", specification))
         self._queue = config.queue
         self.headers = dict(config.headers or {})
@@ -79,7 +119,7 @@ class OutboxPublisher(PublisherUsecase):
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Insert one message in the caller's transaction, as `OutboxBroker.publish` does."""
+        """Insert one message in the caller's transaction; the arguments are those of `OutboxBroker.publish`."""
         check_asynchronous(session)
         cmd = OutboxPublishCommand(
             body,
@@ -110,34 +150,3 @@ class OutboxPublisher(PublisherUsecase):
     async def request(self, message: Any = None, /, *, correlation_id: str | None = None) -> NoReturn:
         """Raise: an outbox has no requests."""
         raise NotImplementedError(NO_REQUESTS)
-
-
-def create_publisher(
-    *,
-    queue: str,
-    headers: Mapping[str, Any] | None,
-    reply_to: str,
-    config: OutboxBrokerConfig,
-    title: str | None,
-    description: str | None,
-    schema: Any,
-    include_in_schema: bool,
-) -> OutboxPublisher:
-    """Check the options of a publisher, and make it."""
-    check_name("queue", queue)
-    encode_headers(headers)
-    if reply_to:
-        check_name("reply_to", reply_to)
-    return OutboxPublisher(
-        OutboxPublisherConfig(queue=queue, headers=headers, reply_to=reply_to, _outer_config=config),
-        OutboxPublisherSpecification(
-            config,
-            OutboxPublisherSpecificationConfig(
-                queue=queue,
-                title_=title,
-                description_=description,
-                schema_=schema,
-                include_in_schema=include_in_schema,
-            ),
-        ),
-    )

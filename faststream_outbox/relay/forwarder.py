@@ -1,46 +1,31 @@
 """Sends rows to a target, and decides the outcome of each by its confirmation or error."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from faststream_outbox.message import OutboxDelivery, Reject
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
-from faststream_outbox.relay.targets.base import (
-    HoldsLease,
-    LeaseLostError,
-    OutageError,
-    RefusedError,
-    SentRun,
-    Target,
-)
+from faststream_outbox.relay.targets.base import LeaseLostError, OutageError, RefusedError, SentRun, Target
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.subscriber.judge import Judge
 
 _SENT = Ack()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarder:
     """Sends rows: those of one key in order, those without a key together."""
 
-    def __init__(
-        self,
-        target: Target,
-        routes: Routes,
-        judge: Judge,
-        outage: Outage,
-        *,
-        holds_lease: Callable[[OutboxRow], bool],
-        source: str,
-        cloudevents: bool,
-    ) -> None:
-        self._target = target
-        self._routes = routes
-        self._judge = judge
-        self._outage = outage
-        self._holds_lease = holds_lease
-        self._source = source
-        self._cloudevents = cloudevents
+    target: Target
+    routes: Routes
+    judge: Judge
+    outage: Outage
+    holds_lease: Callable[[OutboxRow], bool]
+    source: str
+    cloudevents: bool
 
     async def forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         """Send rows that have the same key, or no key; keep them through an outage and send them after it."""
@@ -52,21 +37,24 @@ class Forwarder:
         left = list(rows)
         while left:
             made = [self._make(row) for row in left]
-            sent = iter(await self._target.send_each([each for each in made if isinstance(each, Outgoing)]))
+            sent = iter(await self.target.send_each([each for each in made if isinstance(each, Outgoing)]))
             errors = [next(sent) if isinstance(each, Outgoing) else each for each in made]
-            unsent = list[OutboxRow]()
+            unsent, outage = list[OutboxRow](), None
             for row, error in zip(left, errors, strict=True):
                 if isinstance(error, OutageError):
                     unsent.append(row)
+                    outage = error
                 else:
                     settlements.append(Settlement(row.lease, self._outcome(row, error)))
-            outage = next((error for error in errors if isinstance(error, OutageError)), None)
             if outage is None:
                 break
-            await self._outage.wait_until_over(outage)
-            left = [row for row in unsent if self._holds_lease(row)]
-            held = {row.id for row in left}
-            settlements += [Settlement(row.lease, _unchanged(row)) for row in unsent if row.id not in held]
+            await self.outage.wait_until_over(outage)
+            left = []
+            for row in unsent:
+                if self.holds_lease(row):
+                    left.append(row)
+                else:
+                    settlements.append(Settlement(row.lease, _unchanged(row)))
         return settlements
 
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
@@ -74,13 +62,13 @@ class Forwarder:
         settlements: list[Settlement] = []
         left = list(rows)
         while left:
-            confirmed, error = await self._send_first(left, lambda: self._holds_lease(rows[0]))
+            confirmed, error = await self._send_first(left)
             settlements += [Settlement(row.lease, _SENT) for row in left[:confirmed]]
             left = left[confirmed:]
             if error is None:
                 break
             if isinstance(error, OutageError):
-                await self._outage.wait_until_over(error)
+                await self.outage.wait_until_over(error)
                 continue
             outcome = self._outcome(left[0], error)
             settlements.append(Settlement(left[0].lease, outcome))
@@ -89,41 +77,39 @@ class Forwarder:
             left = left[1:]
         return settlements
 
-    async def _send_first(self, rows: Sequence[OutboxRow], holds_lease: HoldsLease) -> SentRun:
+    async def _send_first(self, rows: Sequence[OutboxRow]) -> SentRun:
         """Send the first rows of a key, up to one of which no message can be made."""
+        holds_lease = partial(self.holds_lease, rows[0])
         messages = list[Outgoing]()
         for row in rows:
             made = self._make(row)
             if not isinstance(made, Outgoing):
-                sent = await self._target.send_run(messages, holds_lease) if messages else SentRun(0)
+                sent = await self.target.send_run(messages, holds_lease) if messages else SentRun(0)
                 return sent if sent.error is not None else SentRun(sent.confirmed, made)
             messages.append(made)
-        return await self._target.send_run(messages, holds_lease)
+        return await self.target.send_run(messages, holds_lease)
 
     def _make(self, row: OutboxRow) -> Outgoing | Exception:
         try:
-            destination = self._routes.destination(row)
-            self._target.check(destination)
-            return make_outgoing(row, destination, source=self._source, cloudevents=self._cloudevents)
+            destination = self.routes.destination(row)
+            self.target.check(destination)
+            return make_outgoing(row, destination, source=self.source, cloudevents=self.cloudevents)
         except UnroutableError as error:
             return error
         except ValueError as error:  # from the destination or the headers
             return RefusedError(str(error))
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
-        match error:
-            case None:
-                return _SENT
-            case LeaseLostError():
-                return _unchanged(row)
-            case RefusedError() | UnroutableError():
-                delivery = OutboxDelivery.of(row)
-                delivery.verdict = Reject()
-                return self._judge.outcome(delivery, error)
-            case _:
-                return self._judge.outcome(OutboxDelivery.of(row), error)
+        if error is None:
+            return _SENT
+        if isinstance(error, LeaseLostError):
+            return _unchanged(row)
+        delivery = OutboxDelivery.of(row)
+        if isinstance(error, RefusedError | UnroutableError):
+            delivery.verdict = Reject()
+        return self.judge.outcome(delivery, error)
 
 
 def _unchanged(row: OutboxRow) -> Retry:
-    """Return the row for its next claim without counting an attempt: the row did not fail."""
+    """Return the outcome that frees a row for its next claim and counts no attempt: the row did not fail."""
     return Retry(0.0, row.attempts_count)

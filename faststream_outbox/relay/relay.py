@@ -15,7 +15,7 @@ from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -29,7 +29,7 @@ _CLAIMED_AT_ONCE: Final = 500
 _SENT_AT_ONCE: Final = 100
 # How long a start waits for the broker before it counts as down.
 _CONNECT_SECONDS: Final = 10.0
-# How long a stop waits to disconnect; messages not confirmed by then will be sent again.
+# How long a stop waits to disconnect; messages without a confirmation will be sent again.
 _DISCONNECT_SECONDS: Final = 10.0
 # How long after its start a relay that has claimed nothing yet counts as alive.
 _FIRST_CLAIM_SECONDS: Final = 30.0
@@ -87,8 +87,7 @@ class Relay:
             self._target.check(destination)
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._cloudevents = cloudevents
-        self._strategy = retry_strategy or DEFAULT_RETRY
-        # What is not here is as for a subscriber.
+        # The other options have a subscriber's defaults.
         self._options = SubscriberOptions(
             max_workers=_KEYS_AT_ONCE,
             batch=True,
@@ -121,18 +120,16 @@ class Relay:
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
         failure = await self._connect_target()
-        config = self._broker.config.broker_config
-        monitor = self._monitor
+        config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
-        renderer, on_dead = config.last_exception_renderer, self._options.on_dead
-        judge = Judge(AckPolicy.NACK_ON_ERROR, self._strategy, renderer, monitor, on_dead=on_dead)
+        judge = Judge(AckPolicy.NACK_ON_ERROR, self._options, config.last_exception_renderer, monitor)
         self._forwarder = Forwarder(
-            self._target,
-            self._routes,
-            judge,
-            self._outage,
+            target=self._target,
+            routes=self._routes,
+            judge=judge,
+            outage=self._outage,
             holds_lease=pipeline.holds,
             source=self._source,
             cloudevents=self._cloudevents,
@@ -174,18 +171,14 @@ class Relay:
             await pipeline.stop(0.0 if outage is not None and outage.ongoing else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
-        await self._disconnect_target()
+        try:
+            await within(_DISCONNECT_SECONDS, self._target.stop())
+        except Exception as error:  # noqa: BLE001 - the relay stops without it
+            message = f"Disconnecting from the broker failed; the relay stops without it: {describe(error)}"
+            self._monitor.report("relay_not_closed", message, level=logging.WARNING, error=error)
         if self._owns_broker:
             self._owns_broker = False
             await self._broker.stop()
-
-    async def _disconnect_target(self) -> None:
-        """Disconnect from the target; a failure is logged, because it must not prevent the stop."""
-        try:
-            await within(_DISCONNECT_SECONDS, self._target.stop())
-        except Exception as error:  # noqa: BLE001 - the relay stops anyway
-            message = f"Disconnecting from the broker failed; the relay stops without it: {describe(error)}"
-            self._monitor.report("relay_not_closed", message, level=logging.WARNING, error=error)
 
     async def __aenter__(self) -> Self:
         await self.start()

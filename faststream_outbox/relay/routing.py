@@ -33,11 +33,7 @@ class Routes:
                     f"The route of queue {queue!r} is {route!r}: give a destination, or a function of a row."
                 )
         self._routes = dict(routes)
-
-    @property
-    def queues(self) -> list[str]:
-        """The queues that the relay reads."""
-        return list(self._routes)
+        self.queues = list(routes)
 
     @property
     def fixed(self) -> list[str]:

@@ -13,7 +13,7 @@ from faststream_outbox.storage.errors import advice
 _CANCELLATIONS: Final = 3
 _BETWEEN_CANCELLATIONS: Final = 5.0
 _BEFORE_RESTART: Final = 0.1
-# The first retry comes at once for a person; the longest wait lets deliveries go on soon after the server is back.
+# The first retry comes faster than a person notices, and the longest wait ends soon after the server is back.
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
 
@@ -132,7 +132,7 @@ class Loop(ABC):
         self._failures = 0
 
 
-async def give_way() -> None:
-    """Let the event loop go round twice: a task that an event wakes in the first round acts in the second."""
+async def let_others_run() -> None:
+    """Give the event loop two rounds: a task that an event wakes in the first round acts in the second."""
     for _ in range(2):
         await asyncio.sleep(0)

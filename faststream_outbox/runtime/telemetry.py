@@ -1,4 +1,4 @@
-"""The way of every log record and every metric: a monitor, and the events of rows with their fields."""
+"""Writes every log record and every metric: a monitor, and the events of rows with their fields."""
 
 import logging
 from collections import Counter
@@ -110,7 +110,7 @@ class Monitor:
 class RowEvents:
     """Reports what happens to rows.
 
-    Each row that is `dispatched` gets exactly one event with `duration_seconds`, when the ledger lets go of it.
+    Each row that is `dispatched` gets exactly one event with `duration_seconds`, when it leaves the ledger.
     """
 
     def __init__(self, monitor: Monitor, *, keeps_dead: bool) -> None:

@@ -10,13 +10,13 @@ T = TypeVar("T")
 _ABANDONED: Final[set[asyncio.Task[Any]]] = set()
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T], *, to_its_end: bool = False) -> T:
+async def within(seconds: float, work: Coroutine[Any, Any, T], *, finish_if_cancelled: bool = False) -> T:
     """Return the result of `work`; raise `TimeoutError` after `seconds`, without waiting for its cancellation.
 
     A driver that is cancelled asks the server to cancel the statement, and waits for the answer. `asyncio.timeout`
     would wait for that too.
 
-    With `to_its_end`, a caller that is cancelled meanwhile still gets the result, and is cancelled at its next await.
+    With `finish_if_cancelled`, a cancelled caller still gets the result, and is cancelled at its next await.
     """
     task = asyncio.create_task(work)
     task.add_done_callback(_forget)
@@ -25,7 +25,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], *, to_its_end: bo
         try:
             done, _ = await asyncio.wait([task], timeout=seconds)
         except asyncio.CancelledError:
-            if not to_its_end:
+            if not finish_if_cancelled:
                 raise
             cancelled = True
             done, _ = await asyncio.wait([task], timeout=seconds)

@@ -1,4 +1,4 @@
-"""Everything that speaks SQL, and the contract it keeps; nothing outside this room does."""
+"""The stores and their contract: the only room that builds and runs SQL."""
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.contract import (
@@ -25,7 +25,6 @@ from faststream_outbox.storage.outcomes import (
     SettleInterruptedError,
     Settlement,
 )
-from faststream_outbox.storage.postgres.inbox import InboxStore, InboxTransaction
 from faststream_outbox.storage.postgres.store import PostgresStore
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 from faststream_outbox.storage.schema.tables import (
@@ -44,8 +43,6 @@ __all__ = [
     "ClaimCursor",
     "Dead",
     "FailureReason",
-    "InboxStore",
-    "InboxTransaction",
     "Lease",
     "Listening",
     "MemoryStore",

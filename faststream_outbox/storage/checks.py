@@ -9,7 +9,7 @@ from typing import Any, Final
 from faststream_outbox.storage.parking import PARKED
 from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NAME_CHARS
 
-# Longer delays are mistakes of the unit, and near the end of Postgres' calendar they would abort the transaction.
+# A longer delay is a mistake in the unit. Near the end of Postgres' calendar it would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
 
 # Enough for a sentence or two and a link.

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 AnySession = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | Session | Connection | None
 
-# The key in a session's `info` of the callbacks that wait for its commit.
+# Callbacks that wait for the commit are in the session's `info` under this key.
 _PENDING: Final = "faststream_outbox.after_commit"
 
 
@@ -91,7 +91,7 @@ def _committed(session: Session) -> None:
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:
-    # However it ended; after a commit nothing is pending.
+    # After a commit none is left; after a rollback they must not run.
     if transaction.parent is None:
         session.info.pop(_PENDING, None)
 

@@ -4,21 +4,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
+from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim
-from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, RunClaim
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 TimerConflict = Literal["ignore", "extend"]
 
@@ -51,17 +54,17 @@ class QueueStats:
     """
 
     queue: str
-    ready: int
-    scheduled: int
-    in_flight: int
-    expired: int
-    blocked: int
-    dead: int
-    blocked_keys: int
-    parked_keys: int
-    oldest_ready_age: float | None
-    oldest_age: float | None
-    oldest_due_age: float | None
+    ready: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    expired: int = 0
+    blocked: int = 0
+    dead: int = 0
+    blocked_keys: int = 0
+    parked_keys: int = 0
+    oldest_ready_age: float | None = None
+    oldest_age: float | None = None
+    oldest_due_age: float | None = None
 
     @property
     def total(self) -> int:
@@ -174,17 +177,11 @@ class Listening(ABC):
 class Store(ABC):
     """The rows, seen from a publisher (inside the caller's transaction) and from a consumer (`connect`)."""
 
-    @property
-    @abstractmethod
-    def keeps_dead(self) -> bool:
-        """Whether a dead row is kept as a dead letter; otherwise it is deleted."""
+    # Whether a dead row is kept as a dead letter; otherwise it is deleted.
+    keeps_dead: bool
+    # Whether processes can share the shards of a queue among themselves.
+    keeps_shards: bool
 
-    @property
-    @abstractmethod
-    def keeps_shards(self) -> bool:
-        """Whether processes can share the shards of a queue among themselves."""
-
-    @abstractmethod
     async def insert(
         self,
         session: SessionOrConnection | None,
@@ -197,14 +194,8 @@ class Store(ABC):
 
         With `notify` the commit notifies listeners; the price is that such commits wait for each other.
         """
+        return await self._run(session, self.insert_sync, row, timer_conflict, notify=notify)
 
-    @abstractmethod
-    async def insert_many(
-        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows in one statement; the ids are in the order of the rows. Insert timers one by one."""
-
-    @abstractmethod
     def insert_sync(
         self,
         session: Session | Connection,
@@ -214,6 +205,26 @@ class Store(ABC):
         notify: bool = False,
     ) -> int | None:
         """Insert one row through a synchronous session or connection."""
+        _check_row(row)
+        check_timer_conflict(timer_conflict)
+        return self._insert(session, row, timer_conflict, notify=notify)
+
+    async def insert_many(
+        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    ) -> list[int]:
+        """Insert rows in one statement; the ids are in the order of the rows. Insert timers one by one."""
+        rows = list(rows)
+        for row in rows:
+            _check_row(row)
+            if row.timer_id is not None:  # a batch could not say which timers existed already
+                raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
+        return await self._run(session, self.insert_many_sync, rows, notify=notify) if rows else []
+
+    @abstractmethod
+    def insert_many_sync(
+        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
+    ) -> list[int]:
+        """Insert rows, at least one, through a synchronous session or connection."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[SessionOrConnection | None]:
@@ -227,17 +238,19 @@ class Store(ABC):
     async def look(self) -> list[tuple[str, Exception]]:
         """Return the tables that cannot be read, each with the error."""
 
-    @abstractmethod
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight; False if it is in flight or does not exist."""
+        check_name("queue", queue)
+        check_name("timer_id", timer_id)
+        return await self._run(session, self._cancel_timer, queue, timer_id)
 
-    @abstractmethod
     async def read(
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
     ) -> list[OutboxRow]:
         """Read rows in the order of their ids, without leasing them."""
+        _check_selection(queue, limit)
+        return await self._run(session, self._read, queue, limit)
 
-    @abstractmethod
     async def read_keys(
         self,
         session: SessionOrConnection | None,
@@ -247,8 +260,9 @@ class Store(ABC):
         limit: int = 1000,
     ) -> list[KeyState]:
         """Describe keys that are blocked, or those in one state, by queue and key."""
+        _check_selection(queue, limit)
+        return await self._run(session, self._read_keys, queue, wanted_states(state), limit)
 
-    @abstractmethod
     async def act_on_key(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
     ) -> int | None:
@@ -257,6 +271,30 @@ class Store(ABC):
         None if there is no such key, if its head is in flight or is being claimed at this moment, or if the action is
         not for a head in its state. With `notify` the commit notifies listeners.
         """
+        check_name("queue", queue)
+        check_name("key", key)
+        return await self._run(session, self._act_on_key, action, queue, key, notify=notify)
+
+    @abstractmethod
+    async def _run(
+        self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Check the session and call the function with its synchronous one, in the caller's transaction."""
+
+    @abstractmethod
+    def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None: ...
+
+    @abstractmethod
+    def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool: ...
+
+    @abstractmethod
+    def _read(self, session: Any, queue: str | None, limit: int) -> list[OutboxRow]: ...
+
+    @abstractmethod
+    def _read_keys(self, session: Any, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]: ...
+
+    @abstractmethod
+    def _act_on_key(self, session: Any, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None: ...
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreConnection]:
@@ -291,18 +329,15 @@ def check_session(session: object) -> None:
     )
 
 
-def check_row(row: object) -> None:
-    """Raise unless this is a `NewRow`."""
+def _check_row(row: object) -> None:
     if not isinstance(row, NewRow):
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
 
 
-def check_batch(rows: Sequence[NewRow]) -> None:
-    """Raise unless all are rows without a timer: a batch could not say which timers existed already."""
-    for row in rows:
-        check_row(row)
-        if row.timer_id is not None:
-            raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
+def _check_selection(queue: str | None, limit: int) -> None:
+    check_count("limit", limit)
+    if queue is not None:
+        check_name("queue", queue)
 
 
 def check_timer_conflict(value: Any) -> None:

@@ -31,8 +31,8 @@ def advice(error: BaseException | None) -> str:
     return f" {text}" if text else ""
 
 
-# Errors that one row can cause, and the rest of its batch can do without: data (22), a constraint (23), a limit (54),
-# an exception of a trigger (P0); and a batch that takes too long (57014), half of which may not.
+# Errors that one row of a batch can cause: data (22), a constraint (23), a limit (54), an exception of a trigger (P0);
+# and a statement that takes too long (57014), because half of the batch may be fast enough.
 _ROW_ERRORS: Final = ("22", "23", "54", "57014", "P0")
 # Raised by drivers, without a code, for a value that they cannot send.
 _CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
@@ -40,19 +40,18 @@ _CLIENT_ERRORS: Final = (TypeError, ValueError, OverflowError)
 
 def concerns_rows(error: BaseException) -> bool:
     """Return whether rows of the batch caused the error, so that a smaller batch may succeed."""
-    state = sqlstate(error)
-    return state.startswith(_ROW_ERRORS) or (not state and _is_client_error(error))
-
-
-def _is_client_error(error: BaseException) -> bool:
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        error = error.orig
+    state, error = sqlstate(error), _driver_error(error)
+    if state:
+        return state.startswith(_ROW_ERRORS)
     return isinstance(error, _CLIENT_ERRORS) or type(error).__name__ == "DataError"
 
 
 def sqlstate(error: BaseException) -> str:
     """Return the five characters of Postgres' error code; an empty text if there is none."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        error = error.orig
+    error = _driver_error(error)
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state if isinstance(state, str) else ""
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -49,7 +49,7 @@ class GuardedTransaction:
         If it raises, nothing was committed, unless the connection was lost during the commit.
         """
         try:
-            if not self._is_open():
+            if not self._root.is_active or self.session.sync_session.get_transaction() is not self._root:
                 raise RuntimeError(_ENDED)
             await self.session.flush()
             try:
@@ -83,9 +83,6 @@ class GuardedTransaction:
                 connection.invalidate()
             with suppress(Exception):
                 connection.close()
-
-    def _is_open(self) -> bool:
-        return self._root.is_active and self.session.sync_session.get_transaction() is self._root
 
 
 _ENDED: Final = (
@@ -131,10 +128,11 @@ event.listen(Session, "after_begin", _guard_connection, insert=True)
 # covers all rows.
 Delete = Callable[[AsyncSession, Sequence[Lease], Sequence[NewRow], Lease | None], Awaitable[bool]]
 # Locks the rows on a connection where a transaction has just begun.
-Lock = Callable[[Connection], None]
+Lock = Callable[[Connection], object]
 
-# A renewal came between the transaction's snapshot and its lock. The next renewal is a third of a lease away.
-_SERIALIZATION_FAILURE: Final = "40001"
+# The code of the error: another transaction changed a row after this one took its snapshot.
+SERIALIZATION_FAILURE: Final = "40001"
+# A renewal may come between the snapshot and the lock, but hardly twice: the next one is a third of a lease away.
 _ATTEMPTS: Final = 3
 
 
@@ -161,7 +159,7 @@ class SharedTransaction(GuardedTransaction):
         try:
             self._lock(connection)
         except DBAPIError as error:
-            if sqlstate(error) != _SERIALIZATION_FAILURE or attempts == 1:
+            if sqlstate(error) != SERIALIZATION_FAILURE or attempts == 1:
                 raise
             _begin_again(connection)
             self._lock_first(connection, attempts - 1)
@@ -171,10 +169,7 @@ class SharedTransaction(GuardedTransaction):
 
         The lease of its head covers all rows of a run.
         """
-        return await self.commit(partial(self._settle, leases, outputs, head))
-
-    async def _settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None) -> bool:
-        return await self._delete(self.session, leases, outputs, head)
+        return await self.commit(partial(self._delete, self.session, leases, outputs, head))
 
 
 def _begin_again(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What became of a claimed row, as values: `Ack`, `Retry`, `Dead`, `Park`, and the answer to having written them."""
+"""The outcomes of a claimed row (`Ack`, `Retry`, `Dead`, `Park`), and the result of writing them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from typing import Final, Literal, get_args
 from faststream_outbox.storage.checks import MAX_DELAY
 from faststream_outbox.storage.rows import Lease, NewRow
 
-# What was raised, or what kind of it: an exception keeps the frames of its handler, and all that these hold.
+# An exception or, to free the memory of its frames, only its type.
 Raised = BaseException | type[BaseException]
 
 FailureReason = Literal["max_deliveries", "retry_terminal", "rejected"]
 
-# Enough for a traceback's telling end; a row is not a log file.
+# Enough for the beginning and the end of a traceback.
 MAX_EXCEPTION_BYTES: Final = 8192
 
 
@@ -21,7 +21,7 @@ MAX_EXCEPTION_BYTES: Final = 8192
 class Ack:
     """Handled: the row is deleted, and `outputs` are inserted with it, if and only if the lease still held.
 
-    An output whose timer is already waiting is left out, as `insert` would.
+    An output whose timer exists already is not inserted.
     """
 
     outputs: tuple[NewRow, ...] = ()
@@ -31,7 +31,7 @@ class Ack:
             raise TypeError(f"outputs is a tuple of NewRow(queue, payload, …), not {self.outputs!r}.")
 
 
-# What becomes of most rows.
+# The outcome of most rows.
 HANDLED: Final = Ack()
 
 
@@ -39,8 +39,8 @@ HANDLED: Final = Ack()
 class Retry:
     """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
 
-    The times of the attempt are the database's `now()` where they are left out. `error`, by whose type metrics name the
-    failure, and `batch_size`, how many rows failed in the same call, are not stored.
+    Where a time of the attempt is None, the database's `now()` is stored. Not stored are `error`, whose type metrics
+    report, and `batch_size`, the number of rows that failed in the same call.
     """
 
     delay_seconds: float
@@ -59,15 +59,15 @@ class Retry:
 
     @property
     def bounded_delay(self) -> float:
-        """The delay as Postgres can add it: what a strategy got wrong must not keep the row from being settled."""
+        """The delay as Postgres can add it: a wrong delay of a retry strategy must not prevent the settle."""
         return float(min(max(0.0, self.delay_seconds), MAX_DELAY.total_seconds()))
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Failed for good: moved to the dead-letter table where there is one, else deleted.
+    """Failed for good: moved to the dead-letter table if there is one, otherwise deleted.
 
-    What is left out stays as the row has it.
+    Counts and times that are None stay as the row has them.
     """
 
     reason: FailureReason
@@ -85,16 +85,16 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Failed for good, and kept where it is: its key goes no further until an operator acts.
+    """Failed for good, and kept at the head of its key: no row of the key is claimed until an operator acts.
 
-    For rows with a key only. `dead` is what it would have been otherwise, of which the row keeps all.
+    Only for rows with a key. The row keeps everything that `dead` holds.
     """
 
     dead: Dead
 
     def __post_init__(self) -> None:
         if not isinstance(self.dead, Dead):
-            raise TypeError(f"A row is parked for what it would have died of: Park(Dead(…)), not {self.dead!r}.")
+            raise TypeError(f"Park takes the outcome that it replaces: Park(Dead(…)), not {self.dead!r}.")
 
 
 Outcome = Ack | Retry | Dead | Park
@@ -108,7 +108,7 @@ def blocks_its_key(outcome: Outcome) -> bool:
 
 @dataclass(slots=True)  # not frozen: one is made for every row, and a frozen one takes twice as long to make
 class Settlement:
-    """What became of a claimed row, to be written under its lease.
+    """The outcome of a claimed row, to be written under its lease.
 
     The lease of a key covers the rows behind its head: `followers` are those of them that were handled too, in their
     order, each with its row id. A row that is retried or parked ends the list, because it blocks its key.
@@ -150,7 +150,7 @@ class Settlement:
 class Settled:
     """What a settle did, lease by lease.
 
-    `held`: the outcome was written. `lost`: another process has the row by now, or it is gone; nothing was written.
+    `held`: the outcome was written. `lost`: another process has claimed or settled the row; nothing was written.
     `failed`: the database refused the outcome, with its error; the row is unchanged and the lease still holds.
     """
 
@@ -182,7 +182,7 @@ def clean_exception_text(text: str | None) -> str | None:
 
 
 def epoch_or_none(at: datetime | None) -> float | None:
-    """Turn an instant into epoch seconds, where there is one."""
+    """Return an instant as epoch seconds, and None for None."""
     return None if at is None else at.timestamp()
 
 

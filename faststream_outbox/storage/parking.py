@@ -33,7 +33,7 @@ class Cause:
 
     @property
     def line(self) -> str:
-        """The first line of the same: an exception's text begins with its type and message."""
+        """The first line of the text: an exception's text begins with its type and message."""
         first = str(self).partition("\n")[0].rstrip()
         return first if len(first) <= _LONGEST_LINE else f"{first[: _LONGEST_LINE - 1]}…"
 
@@ -83,7 +83,7 @@ def _loads(headers_json: str | None) -> Any:
     return None if headers_json is None else json.loads(headers_json)
 
 
-# The same in SQL, on the column of a row.
+# The SQL for the same operations, on the column of a row.
 
 
 def sql_cause(headers: str) -> str:

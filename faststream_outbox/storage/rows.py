@@ -1,6 +1,7 @@
 """A row to insert (`NewRow`), a row that was read (`OutboxRow`), and the right to settle it (`Lease`)."""
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -105,13 +106,13 @@ class OutboxRow:
     timer_id: str | None
     created_epoch: float
     next_attempt_epoch: float
-    acquired_epoch: float | None
-    acquired_token: UUID | None
-    lease_expires_epoch: float
-    attempts_count: int
-    deliveries_count: int
-    first_attempt_epoch: float | None
-    last_attempt_epoch: float | None
+    acquired_epoch: float | None = None
+    acquired_token: UUID | None = None
+    lease_expires_epoch: float = -math.inf
+    attempts_count: int = 0
+    deliveries_count: int = 0
+    first_attempt_epoch: float | None = None
+    last_attempt_epoch: float | None = None
     # True if the lease of an earlier claim ran out: the row may have killed the process.
     suspect: bool = False
     # By this process's monotonic clock: when the claim was sent (0 for a row that was only read), until when no other

@@ -1,5 +1,6 @@
-"""One call of a handler: its rows, the transaction it may share with them, and what becomes of each row."""
+"""One call of a handler: its rows, the transaction it may share with them, and the settlement of each row."""
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -8,17 +9,8 @@ from typing import Final, NoReturn
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import (
-    Ack,
-    Lease,
-    NewRow,
-    OutboxRow,
-    Retry,
-    Settlement,
-    SharedTransaction,
-    Store,
-)
-from faststream_outbox.subscriber.judge import Judge
+from faststream_outbox.storage import Ack, Lease, OutboxRow, Retry, Settlement, SharedTransaction, Store
+from faststream_outbox.subscriber.judge import Interrupted, Judge
 
 _GROUP_NUMBERS: Final = count(1)
 
@@ -70,15 +62,22 @@ class Call:
             delivery.batch_size = batch_size
             delivery.open_session = open_session
 
-    @property
-    def shares_a_transaction(self) -> bool:
-        """Whether the handler has asked for a session."""
-        return self._shared is not None and self._shared.transaction is not None
+    async def cancel(self, cancelled: CancelledError, *, interrupting: bool) -> BaseException | None:
+        """Return the error to judge by after the handler was cancelled; None if every message has a valid verdict.
 
-    @property
-    def decided(self) -> int:
-        """Return how many of the messages have a verdict."""
-        return sum(delivery.verdict is not None for delivery in self.deliveries)
+        `interrupting`: the drain timeout cancelled the handler; then the error is raised if there is no verdict at all.
+        """
+        # A verdict is not valid if it was to be committed together with work that the handler did not end.
+        in_transaction = self._shared is not None and self._shared.transaction is not None
+        decided = 0 if in_transaction else sum(delivery.verdict is not None for delivery in self.deliveries)
+        if decided == len(self.deliveries):
+            return None
+        if not interrupting:
+            return cancelled  # something that the handler awaited was cancelled
+        if decided:
+            return Interrupted()
+        await self.rollback()
+        raise cancelled
 
     async def rollback(self) -> None:
         """Undo what was written through the session."""
@@ -110,8 +109,10 @@ class Call:
         self, transaction: SharedTransaction, judge: Judge, settlements: list[Settlement], acked: list[Settlement]
     ) -> list[Settlement]:
         leases = [settlement.lease for settlement in acked]
+        outcomes = (settlement.outcome for settlement in acked)
+        outputs = [output for outcome in outcomes if isinstance(outcome, Ack) for output in outcome.outputs]
         try:
-            committed = await transaction.settle(leases, _outputs_of(acked), head=self._head)
+            committed = await transaction.settle(leases, outputs, head=self._head)
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
             judge.report_failed_commit(self.deliveries, failure)
             return self._judge_acks_again(judge, failure, settlements)
@@ -177,10 +178,6 @@ class Call:
             if isinstance(settlement.outcome, Ack):
                 settlement.outcome, settlement.group, left = Ack(left), group, ()
         return settlements
-
-
-def _outputs_of(settlements: Sequence[Settlement]) -> list[NewRow]:
-    return [output for each in settlements if isinstance(each.outcome, Ack) for output in each.outcome.outputs]
 
 
 def _with_equal_delays(settlements: list[Settlement]) -> list[Settlement]:

@@ -17,7 +17,6 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
-from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
 
 
 @dataclass(kw_only=True)
@@ -37,11 +36,6 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     options: SubscriberOptions = DEFAULTS
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter
-
-    @property
-    def retry_strategy(self) -> RetryStrategyProto | RetryDelayProto:
-        """When a failed message is tried again."""
-        return self.options.retry_strategy or DEFAULT_RETRY
 
     @property
     def ack_policy(self) -> AckPolicy:

@@ -1,4 +1,4 @@
-"""Decides what becomes of a row, from what its handler did with the message."""
+"""Decides the outcome of a row by the verdict on its message and by what its handler raised."""
 
 import logging
 import traceback
@@ -10,9 +10,9 @@ from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.configs import LastExceptionRenderer
-from faststream_outbox.engine.options import OnDead, give_up
+from faststream_outbox.engine.options import SubscriberOptions, give_up
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
-from faststream_outbox.retry import DEFAULT_RETRY, RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.checks import check_number
@@ -31,22 +31,16 @@ class Judge:
     """Turns verdicts and exceptions into outcomes; a message without a verdict is retried, never lost."""
 
     def __init__(
-        self,
-        policy: AckPolicy,
-        strategy: RetryStrategyProto | RetryDelayProto,
-        render: LastExceptionRenderer | None,
-        monitor: Monitor,
-        *,
-        on_dead: OnDead = "skip",
+        self, policy: AckPolicy, options: SubscriberOptions, render: LastExceptionRenderer | None, monitor: Monitor
     ) -> None:
         self._policy = policy
-        self._strategy = strategy
+        self._strategy = options.retry_strategy or DEFAULT_RETRY
+        self._on_dead = options.on_dead
         self._render = render or render_traceback
         self._monitor = monitor
-        self._on_dead: OnDead = on_dead
 
     def outcome(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
-        """Return what becomes of a row after its handler returned, or raised `error`."""
+        """Return the outcome of a row after its handler returned, or raised `error`."""
         match delivery.verdict:
             case Ack() | Reject() if isinstance(error, _STOPS):
                 # The handler stopped in the middle of the message, whatever the policy makes of exceptions.
@@ -67,31 +61,22 @@ class Judge:
         if isinstance(error, Interrupted):
             return Retry(0.0, delivery.attempts_count, error=error)
         if error is None:
-            self._report_no_verdict(delivery)
+            message = (
+                f"The handler of {_name(delivery)} returned without a verdict, which counts as a failure: call ack(), "
+                "nack() or reject() on the message."
+            )
+            self._report("no_verdict", message, delivery)
         return self._failed(delivery, error, delay=None, batch_size=delivery.batch_size)
 
     def report_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
         """Log why a handler's transaction was not committed; the handler has returned and logged nothing."""
-        first = deliveries[0]
-        self._monitor.report(
-            "commit_failed",
-            f"Could not commit the transaction of the handler of row {first.id} (queue {first.queue}); it was rolled "
-            f"back: {describe(error)}",
-            level=logging.ERROR,
-            error=error,
-            row_id=first.id,
-            queue=first.queue,
-        )
+        row = _name(deliveries[0])
+        message = f"Could not commit the transaction of the handler of {row}; it was rolled back: {describe(error)}"
+        self._report("commit_failed", message, deliveries[0], error)
 
-    def _report_no_verdict(self, delivery: OutboxDelivery) -> None:
-        self._monitor.report(
-            "no_verdict",
-            f"The handler of row {delivery.id} (queue {delivery.queue}) returned without a verdict, which counts as a "
-            "failure: call ack(), nack() or reject() on the message.",
-            level=logging.WARNING,
-            row_id=delivery.id,
-            queue=delivery.queue,
-        )
+    def _report(self, event: str, message: str, delivery: OutboxDelivery, error: Exception | None = None) -> None:
+        level = logging.WARNING if error is None else logging.ERROR
+        self._monitor.report(event, message, level=level, error=error, row_id=delivery.id, queue=delivery.queue)
 
     def _failed(
         self, delivery: OutboxDelivery, error: BaseException | None, *, delay: float | None, batch_size: int
@@ -118,15 +103,9 @@ class Judge:
         try:
             return _delay(self._strategy, now, attempt)
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
-            self._monitor.report(
-                "retry_strategy_failed",
-                f"{type(self._strategy).__name__} raised {type(failure).__name__} for row {delivery.id} (queue "
-                f"{delivery.queue}); the default strategy decided instead.",
-                level=logging.ERROR,
-                error=failure,
-                row_id=delivery.id,
-                queue=delivery.queue,
-            )
+            raised = f"{type(self._strategy).__name__} raised {type(failure).__name__}"
+            message = f"{raised} for {_name(delivery)}; the default strategy decided instead."
+            self._report("retry_strategy_failed", message, delivery, failure)
             return _delay(DEFAULT_RETRY, now, attempt)
 
     def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead | Park:
@@ -158,6 +137,10 @@ def render_traceback(error: BaseException) -> str:
     if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
         return what  # it was never raised, so it has no traceback
     return f"{what}\n{''.join(traceback.format_exception(error))}"
+
+
+def _name(delivery: OutboxDelivery) -> str:
+    return f"row {delivery.id} (queue {delivery.queue})"
 
 
 def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:

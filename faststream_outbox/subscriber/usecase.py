@@ -1,10 +1,8 @@
-"""A subscriber as FastStream knows it: wires the parts of this room, and has no loop of its own."""
+"""A subscriber as FastStream knows it: connects registration, start, stop and processing to a pipeline."""
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -37,30 +35,21 @@ from faststream_outbox.storage.checks import check_name
 from faststream_outbox.subscriber.call import Call
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig
 from faststream_outbox.subscriber.fast_path import FastPath, has_fast_path
-from faststream_outbox.subscriber.judge import Interrupted, Judge
+from faststream_outbox.subscriber.judge import Judge
 from faststream_outbox.subscriber.middlewares import (
     PropagateHeaders,
     PublishToForeignBroker,
     WatchHandler,
     as_broker_middleware,
 )
-from faststream_outbox.subscriber.signatures import asks_for_session, check_asynchronous_handler, check_batch_handler
+from faststream_outbox.subscriber.signatures import asks_for_session, check_handler, is_asynchronous
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
-from faststream_outbox.wakeup.wakeup import Announce
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
-
-@dataclass(slots=True)
-class _Run:
-    """One message in a subscriber's handler, for whatever runs on its behalf to know."""
-
-    subscriber: "OutboxSubscriber"
-    over: bool = False
-
-
-_RUN: ContextVar[_Run | None] = ContextVar("faststream_outbox_run", default=None)
+# Identifies the call of a handler that the current code runs in; tasks that a handler starts inherit it.
+_CALL_ID: ContextVar[object] = ContextVar("faststream_outbox_call", default=None)
 
 
 class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
@@ -81,12 +70,13 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._own_middlewares = [as_broker_middleware(each) for each in config.middlewares]
         if config.options.propagate_inbound_headers:
             self._own_middlewares.append(PropagateHeaders)
-        # Next to the producer, so that they see what the others made of a command.
+        # Next to the producer, so that they get a command after all other middlewares.
         self._last_middlewares: list[BrokerMiddleware[Any]] = []
         self._fast_path: FastPath | None = None
         self._pipeline: Pipeline | None = None
         self._puller: Puller | None = None
-        self._unsubscribe: Callable[[], None] = _nothing
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._running_calls: set[object] = set()
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -96,7 +86,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def alive(self) -> bool:
-        """Whether every loop is running and has claimed lately; a subscriber that was stopped has nothing to do."""
+        """Whether every loop is running and has claimed lately; a subscriber that was stopped counts as alive."""
         return not self.running or self._pipeline is None or self._pipeline.alive
 
     @property
@@ -110,18 +100,13 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def shares_transactions(self) -> bool:
-        """Whether a handler of its asks for a session."""
-        return any(self._asks_for_session(call) for call in self.calls)
+        """Whether one of the handlers asks for a session."""
+        return any(asks_for_session(call, self._outer_config.broker_dependencies) for call in self.calls)
 
     def _decodes_itself(self, call: HandlerItem[Any]) -> bool:
-        """Whether nobody else decides what a body looks like."""
+        """Return whether our own decoder makes the body: no custom decoder or codec is given."""
         outer, options = self._outer_config, self._call_options
         return not any((outer.broker_decoder, outer.broker_codec, options.decoder, options.codec, call.item_decoder))
-
-    def _asks_for_session(self, call: HandlerItem[Any]) -> bool:
-        dependencies = (*self._outer_config.broker_dependencies, *call.dependencies)
-        functions = (call.handler._declared_call, *(each.dependency for each in dependencies))  # noqa: SLF001 - as FastStream does
-        return any(asks_for_session(function) for function in functions)
 
     @overload
     def __call__(
@@ -134,7 +119,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
     ) -> Callable[[Callable[Parameters, Returned]], HandlerCallWrapper[Parameters, Returned]]: ...
 
     def __call__(self, func: Any = None, *, filter: Filter[Any] = default_filter, **options: Any) -> Any:  # noqa: A002 - FastStream's name
-        """Add a handler; with a filter of its own, one of several."""
+        """Add a handler; several handlers need a filter each."""
         chosen = self.config.filter if filter is default_filter else filter
         if func is None:
             return lambda function: self(function, filter=chosen, **options)
@@ -145,32 +130,29 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return handler
 
     def _build_fastdepends_model(self) -> None:
-        # A router's subscriber learns its broker's policy only now, if it was declared before it was included.
+        # A subscriber of a router that was included later gets the policy of its broker only now.
         self.ack_policy = self.config.ack_policy
         self._SubscriberUsecase__auto_ack_disabled = self.config.auto_ack_disabled
         super()._build_fastdepends_model()
         for call in self.calls:
-            function = call.handler._declared_call  # noqa: SLF001 - as FastStream does
-            if self._asks_for_session(call):
-                check_asynchronous_handler(function)
-            if self.config.options.batch and self._decodes_itself(call):
-                check_batch_handler(function)
+            takes_list = self.config.options.batch and self._decodes_itself(call)
+            check_handler(call, self._outer_config.broker_dependencies, takes_list=takes_list)
         if self.shares_transactions and WatchHandler not in self._own_middlewares:
             self._own_middlewares.append(WatchHandler)
-        # Only who publishes to other brokers pays for it.
+        # Only subscribers that publish to other brokers pay for this middleware.
         publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
         middleware = partial(PublishToForeignBroker, config=self._outer_config, publishing=publishing)
         self._last_middlewares = [middleware] if publishing.is_needed else []
 
     async def start(self) -> None:
-        """Begin to claim, if there is a handler to give messages to."""
+        """Begin to claim, if there is a handler."""
         for queue in self.queues:
-            check_name("queue", queue)  # with its prefixes it may be too long after all
+            check_name("queue", queue)  # checked before, but without prefixes
         await super().start()
         if self._pipeline is not None and self._pipeline.orphaned:
             self._pipeline = None
         if self._pipeline is not None and self._pipeline.ending:
-            await self.stop()  # under way, or given up by whoever waited for it
+            await self.stop()  # wait for a stop that was begun
         if self.calls and self._pipeline is None:  # a broker may be started twice, by a test and by its application
             self._start_pipeline()
         self._post_start()
@@ -182,18 +164,15 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def judge(self) -> Judge:
-        """What decides over this subscriber's messages."""
+        """The judge that decides the outcome of each message."""
         renderer = self._outer_config.last_exception_renderer
-        on_dead = self.config.options.on_dead
-        return Judge(self.ack_policy, self.config.retry_strategy, renderer, self.monitor, on_dead=on_dead)
+        return Judge(self.ack_policy, self.config.options, renderer, self.monitor)
 
     def _start_pipeline(self) -> None:
-        judge, store, sharing = self.judge, self._outer_config.store, self.shares_transactions
-        own_middlewares, self._fast_path = self._own_middlewares or self._last_middlewares, None
-        if not (self.config.options.batch or own_middlewares) and has_fast_path(self.calls, self.ack_policy):
-            self._fast_path = FastPath(
-                self, self.calls[0], self._outer_config, self.ack_policy, no_reply=self._no_reply
-            )
+        config, policy, batch = self._outer_config, self.ack_policy, self.config.options.batch
+        judge, store, sharing = self.judge, config.store, self.shares_transactions
+        simple = not (batch or self._own_middlewares or self._last_middlewares) and has_fast_path(self.calls, policy)
+        self._fast_path = FastPath(self, self.calls[0], config, policy, no_reply=self._no_reply) if simple else None
 
         async def handle(rows: Sequence[OutboxRow]) -> list[Settlement]:
             call = Call(store, rows, shares_transaction=sharing)
@@ -204,49 +183,34 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
             self.queues,
             handle,
             options=self.config.options,
-            rows_per_key=self._rows_per_key,
+            # If each row is deleted in its handler's transaction, the deletion of the first row of a key ends the lease
+            # that covers the others.
+            rows_per_key=1 if sharing and not batch else None,
             monitor=self.monitor,
-            announce=self._announce,
-            interruptible=self._interruptible,
+            announce=None if config.wakeup is None else config.wakeup.announce,
+            # A handler that is a plain function cannot be cancelled: it runs on in its thread.
+            interruptible=all(map(is_asynchronous, self.calls)),
             row_type=OutboxDelivery,
         )
         self._subscribe(self._pipeline.wake)
         self._pipeline.start()
-
-    @property
-    def _rows_per_key(self) -> int:
-        """How many rows of a key are claimed together."""
-        options = self.config.options
-        # Where each row is deleted in its handler's transaction, the deletion of the first row of a key ends the lease
-        # that covers the others.
-        return 1 if self.shares_transactions and not options.batch else options.rows_per_key
-
-    @property
-    def _interruptible(self) -> bool:
-        """Whether a handler ends when it is cancelled; one that is a plain function runs on, in its thread."""
-        return all(inspect.iscoroutinefunction(inspect.unwrap(call.handler._declared_call)) for call in self.calls)  # noqa: SLF001 - as FastStream does
 
     def _subscribe(self, wake: Callable[[], None]) -> None:
         if self._outer_config.wakeup is not None:
             self._outer_config.wakeup.start(listen=True)  # for a subscriber that is added to a running broker
             self._unsubscribe = self._outer_config.wakeup.subscribe(self.queues, wake)
 
-    @property
-    def _announce(self) -> Announce | None:
-        """Wakes subscribers of rows that were inserted by a settle, this one among them."""
-        return None if self._outer_config.wakeup is None else self._outer_config.wakeup.announce
-
     async def stop(self) -> None:
-        """Claim no more, let what is in hand run and be settled, within `graceful_timeout`.
+        """Claim no more, and let the rows in hand be handled and settled within `graceful_timeout`.
 
-        A handler that stops its own subscriber is not waited for by itself: the stop goes on beside it.
+        If a handler stops its own subscriber, this returns at once and the stop goes on in another task.
         """
-        if (run := _RUN.get()) is not None and run.subscriber is self and not run.over:
+        if _CALL_ID.get() in self._running_calls:
             self._stop_soon(exit_app=False)
             return
         self._unsubscribe()
         if self._pipeline is not None:
-            # `running` stays true meanwhile: FastStream drops messages of a subscriber that is not running.
+            # `running` stays true until then: FastStream drops messages of a subscriber that is not running.
             await self._pipeline.stop(self._outer_config.graceful_timeout)
             self._pipeline = None
         if self._puller is not None:
@@ -263,41 +227,27 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         await self.process_message(cast("OutboxDelivery", message))
 
     async def _run(self, call: Call) -> BaseException | None:
-        """Process a call's rows; returns what was raised."""
-        run = _Run(self)
-        outer = _RUN.set(run)
+        """Process a call's rows; return what the handler raised."""
+        call_id = object()
+        outer = _CALL_ID.set(call_id)
+        self._running_calls.add(call_id)
         try:
             await self.process(call)
-        except StopConsume as stop:
-            self._stop_soon(exit_app=False)
+        except (StopConsume, SystemExit) as stop:
+            self._stop_soon(exit_app=isinstance(stop, SystemExit))
             return stop
-        except SystemExit as leave:
-            self._stop_soon(exit_app=True)
-            return leave
         except asyncio.CancelledError as cancelled:
-            return await self._cut_short(call, cancelled)
+            interrupting = self._pipeline is not None and self._pipeline.interrupting
+            return await call.cancel(cancelled, interrupting=interrupting)
         except KeyboardInterrupt:
             await call.rollback()
             raise
         except BaseException as error:  # noqa: BLE001 - FastStream has logged it, the retry strategy decides
             return error
         finally:
-            run.over = True
-            _RUN.reset(outer)
+            self._running_calls.discard(call_id)
+            _CALL_ID.reset(outer)
         return None
-
-    async def _cut_short(self, call: Call, cancelled: asyncio.CancelledError) -> BaseException | None:
-        """Find out who cancelled a handler, and what of it stands."""
-        # What was decided does, unless it was to be committed with what the handler did not come to do.
-        decided = 0 if call.shares_a_transaction else call.decided
-        if decided == len(call.deliveries):
-            return None
-        if self._pipeline is None or not self._pipeline.interrupting:
-            return cancelled  # not by us, but by somebody whom the handler waited for
-        if decided:
-            return Interrupted()
-        await call.rollback()
-        raise cancelled
 
     def _stop_soon(self, *, exit_app: bool) -> None:
         """Stop from inside a handler: in a task of its own, because stopping waits for the handler to end."""
@@ -308,7 +258,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
                 app.exit()
 
         if self._stopping is None or self._stopping.done():
-            # Not in the handler's context, where a stop would be taken for the handler's own.
+            # In an empty context: in the handler's, `stop` would start another task and return.
             self._stopping = asyncio.create_task(stop(), context=Context())
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto[Any]]:
@@ -345,12 +295,13 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         if self.calls:
             raise AssertionError("You can't take messages one by one from a subscriber that has handlers.")
         if self._puller is None:
+            config = self._outer_config
             self._puller = Puller(
-                self._outer_config.store,
+                config.store,
                 self.queues,
                 options=self.config.options,
                 monitor=self.monitor,
-                announce=self._announce,
+                announce=None if config.wakeup is None else config.wakeup.announce,
                 row_type=OutboxDelivery,
             )
             self._subscribe(self._puller.wake)
@@ -380,11 +331,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         return message
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        """Tell what the access log says beside a record."""
+        """Return the fields that the access log adds to a record."""
         raw = None if message is None else message.raw_message
         queue = ",".join(self.queues) if raw is None else (raw[0] if isinstance(raw, tuple) else raw).queue
         return {"queue": queue, "message_id": getattr(message, "message_id", "")}
-
-
-def _nothing() -> None:
-    pass

@@ -1,9 +1,9 @@
 """`TestOutboxBroker`: runs brokers in tests, in memory or on a real database."""
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, cast, overload
+from typing import Any, overload
 from unittest import mock
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -11,11 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from faststream_outbox._faststream import EnterType, TestBroker
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
-from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
-from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer
+from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer, subscriber_of
 from faststream_outbox.wakeup.wakeup import Wakeup
 
 
@@ -71,9 +70,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
             raise ValueError("with_real=True runs the loops already, on the real database: leave run_loops out.")
         # FastStream starts and stops a broker with `with_real`, as one whose loops run needs; it fakes all others.
         super().__init__(*brokers, with_real=with_real or run_loops, connect_only=connect_only)
-        self._in_memory = not with_real
         self._engine = engine
-        self._run_loops = run_loops
         self._clients = {} if with_real else _clients(brokers)
 
     @property
@@ -103,44 +100,33 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     async def _create_ctx(self) -> AsyncGenerator[list[OutboxBroker], None]:
         with ExitStack() as stack:
             for broker in self.brokers:
-                if self._in_memory:
-                    stack.enter_context(_on_client(broker, self._clients[broker]))
+                config = broker.config.broker_config
+                if self._clients:
+                    stack.enter_context(_with_client(broker, self._clients[broker]))
                 else:
                     if self._engine is not None:
-                        stack.enter_context(_on_client(broker, _client_on(self._engine, broker)))
-                    stack.enter_context(_producer_of(broker, CommittingProducer.of(broker)))
+                        stack.enter_context(_with_client(broker, _client_on(self._engine, broker)))
+                    stack.enter_context(mock.patch.object(config, "producer", CommittingProducer(config)))
             async with super()._create_ctx() as brokers:
                 yield brokers
 
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
         peers = [each for each in self.brokers if self._clients[each] is self._clients[broker]]
-        with _producer_of(broker, DeliveringProducer.of(broker, peers)):
+        config = broker.config.broker_config
+        with mock.patch.object(config, "producer", DeliveringProducer(config, peers)):
             yield
 
     def create_publisher_fake_subscriber(
         self, broker: OutboxBroker, publisher: OutboxPublisher
     ) -> tuple[OutboxSubscriber, bool]:
         """Return the subscriber of a publisher's queue, or make one; and whether it was there."""
-        for subscriber in (each for one in self.brokers for each in one.subscribers):
-            real = cast("OutboxSubscriber", subscriber)
-            if publisher.queue in real.queues and real.calls:
-                return real, True
+        if (real := subscriber_of(publisher.queue, self.brokers)) is not None:
+            return real, True
         return broker.subscriber(publisher.queue, persistent=False), False
 
     async def _fake_connect(self, broker: OutboxBroker, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - FastStream's signature
         return broker.client
-
-
-@contextmanager
-def _producer_of(broker: OutboxBroker, producer: OutboxProducer) -> Generator[None, None, None]:
-    """Replace the producer of a broker, and put it back even if the test fails, which FastStream would not."""
-    config = broker.config.broker_config
-    own, config.producer = config.producer, producer
-    try:
-        yield
-    finally:
-        config.producer = own
 
 
 def _check_brokers(brokers: tuple[Any, ...]) -> None:
@@ -154,16 +140,10 @@ def _check_brokers(brokers: tuple[Any, ...]) -> None:
             raise RuntimeError("This broker is in a TestOutboxBroker already: leave that one first.")  # noqa: TRY004 - its state is wrong, not its type
 
 
-@contextmanager
-def _on_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Generator[None, None, None]:
+def _with_client(broker: OutboxBroker, client: AbstractOutboxClient) -> AbstractContextManager[Any]:
     """Replace the client of a broker, and the wake-ups of its subscribers."""
     config = broker.config.broker_config
-    real: tuple[AbstractOutboxClient | None, Wakeup | None] = config.client, config.wakeup
-    config.client, config.wakeup = client, Wakeup(client.store, config.monitor())
-    try:
-        yield
-    finally:
-        config.client, config.wakeup = real
+    return mock.patch.multiple(config, client=client, wakeup=Wakeup(client.store, config.monitor()))
 
 
 def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow
@@ -21,32 +22,17 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 class CommittingProducer(OutboxProducer):
     """Inserts messages that come without a session in a transaction of its own."""
 
-    @classmethod
-    def of(cls, broker: OutboxBroker) -> Self:
-        """Return a producer that replaces that of a broker."""
-        config = broker.config.broker_config
-        producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
-        producer.connect(config)
-        return producer
-
     async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         cmd.own_transaction = True
         return await super()._insert(cmd, rows)
 
 
 class DeliveringProducer(OutboxProducer):
-    """Inserts rows in memory and calls their handlers at once, also for rows that are due later."""
+    """Inserts rows in memory and at once calls their handlers on some brokers, also for rows that are due later."""
 
-    @classmethod
-    def of(cls, broker: OutboxBroker, brokers: Sequence[OutboxBroker]) -> Self:
-        """Return a producer that replaces that of a broker; it delivers to the subscribers of all these brokers."""
-        config = broker.config.broker_config
-        producer = cls(parser=config.broker_parser, decoder=config.broker_decoder)
-        producer.connect(config)
-        producer._brokers = brokers
-        return producer
-
-    _brokers: Sequence[OutboxBroker] = ()
+    def __init__(self, config: OutboxBrokerConfig, brokers: Sequence[OutboxBroker]) -> None:
+        super().__init__(config)
+        self._brokers = brokers
 
     async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         ids = await super()._insert(cmd, rows)
@@ -74,18 +60,13 @@ class DeliveringProducer(OutboxProducer):
         """Return the subscribers to call for these rows, each with the rows of every call."""
         rows = [row for row_id in ids if (row := self._store.rows.get(row_id)) is not None]
         for queue, group in groupby(rows, key=attrgetter("queue")):
-            subscriber = self._subscriber_of(queue)
-            if subscriber is not None:
+            if (subscriber := subscriber_of(queue, self._brokers)) is not None:
                 together, most = list(group), subscriber.config.options.rows_per_call
                 yield subscriber, [together[n : n + most] for n in range(0, len(together), most)]
 
     @property
     def _store(self) -> MemoryStore:
         return cast("MemoryStore", self.config.store)
-
-    def _subscriber_of(self, queue: str) -> OutboxSubscriber | None:
-        subscribers = (cast("OutboxSubscriber", each) for broker in self._brokers for each in broker.subscribers)
-        return next((each for each in subscribers if queue in each.queues and each.calls), None)
 
     async def _deliver(self, rows: Sequence[OutboxRow], subscriber: OutboxSubscriber) -> None:
         lane = MemoryConnection(self._store)
@@ -103,19 +84,13 @@ class DeliveringProducer(OutboxProducer):
         await self._deliver_all(sorted(set(self._store.rows) - known))
 
 
+def subscriber_of(queue: str, brokers: Iterable[OutboxBroker]) -> OutboxSubscriber | None:
+    """Return the first subscriber of a queue that has a handler; None if no broker has one."""
+    subscribers = (cast("OutboxSubscriber", each) for broker in brokers for each in broker.subscribers)
+    return next((each for each in subscribers if queue in each.queues and each.calls), None)
+
+
 def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine in a thread and wait for it: an event loop may be running in this one."""
-    failures: list[BaseException] = []
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            context.run(asyncio.run, coroutine)
-        except BaseException as error:  # noqa: BLE001 - raised where it was called
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()

@@ -12,7 +12,7 @@ from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import Listening, Store
 from faststream_outbox.storage.errors import advice
 
-# A connection that died without a word is detected after the sum of the two at most.
+# A connection that died silently is detected after the sum of the two at most.
 _TEST_EVERY: Final = 2.0
 _TEST_LIMIT: Final = 2.0
 # To connect and to LISTEN: long enough for a slow handshake, short enough to retry after a lost one.
@@ -62,13 +62,11 @@ class Listener(Loop):
     async def step(self) -> None:
         """Open the connection if need be, test it with a notification to ourselves, and wait until the next test."""
         if self._listening is None:
-            await within(_OPEN_LIMIT, self._open())
-        if self._listening is not None and await _arrives(self._listening):
+            listening = self._stack.enter_async_context(self._store.listen(self._on_queue))
+            self._listening = await within(_OPEN_LIMIT, listening)
+        if await _arrives(self._listening):
             self._confirm()
             await _wait_while_connected(self._listening)
-
-    async def _open(self) -> None:
-        self._listening = await self._stack.enter_async_context(self._store.listen(self._on_queue))
 
     def _confirm(self) -> None:
         if not self._receives:

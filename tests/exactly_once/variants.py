@@ -67,7 +67,7 @@ class UnfencedTransaction(SharedTransaction):
         """Delete what is still there, and commit."""
 
         async def whatever_was_deleted() -> bool:
-            await self._settle(leases, outputs, head)
+            await self._delete(self.session, leases, outputs, head)
             return True
 
         return await self.commit(whatever_was_deleted)

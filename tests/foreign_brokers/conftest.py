@@ -1,6 +1,6 @@
 import pytest
 
-from tests.foreign_brokers.destinations import PLACES, Place
+from tests.foreign_brokers.endpoints import ENDPOINTS, Endpoint
 from tests.servers.plugin import Servers
 
 
@@ -10,10 +10,10 @@ def driver() -> str:
     return "asyncpg"
 
 
-@pytest.fixture(params=PLACES)
-async def place(request: pytest.FixtureRequest, servers: Servers) -> Place:
-    """Somewhere to publish to."""
-    kind = PLACES[request.param]
-    place = kind(await servers.up(kind.server_type, request))
-    await place.create()
-    return place
+@pytest.fixture(params=ENDPOINTS)
+async def endpoint(request: pytest.FixtureRequest, servers: Servers) -> Endpoint:
+    """A destination of each kind."""
+    kind = ENDPOINTS[request.param]
+    endpoint = kind(await servers.up(kind.server_type, request))
+    await endpoint.create()
+    return endpoint

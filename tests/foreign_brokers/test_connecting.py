@@ -12,18 +12,18 @@ from faststream.kafka import KafkaRouter
 from faststream_outbox import ConstantRetry
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started
-from tests.foreign_brokers.destinations import KEEPING, Place
+from tests.foreign_brokers.endpoints import KEEPING, Endpoint
 from tests.waiting import until, until_empty
 
 
-@pytest.mark.parametrize("place", KEEPING, indirect=True)
-async def test_a_broker_that_nobody_started_is_connected_and_disconnected_again(
-    postgres: PostgresBackend, place: Place
+@pytest.mark.parametrize("endpoint", KEEPING, indirect=True)
+async def test_a_broker_that_is_not_started_is_connected_and_disconnected_again(
+    postgres: PostgresBackend, endpoint: Endpoint
 ) -> None:
     records = Records()
-    broker, there = broker_on(postgres, records), place.broker()
+    broker, there = broker_on(postgres, records), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         return body
@@ -36,20 +36,20 @@ async def test_a_broker_that_nobody_started_is_connected_and_disconnected_again(
         await until_empty(postgres)
         await app.stop()
         assert there._connection is None
-    assert sorted([await message.decode() for message in await place.received(2)]) == [0, 1]
+    assert sorted([await message.decode() for message in await endpoint.received(2)]) == [0, 1]
     assert [record for record in records.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["of the application", "of ours"])
-@pytest.mark.parametrize("place", KEEPING, indirect=True)
+@pytest.mark.parametrize("endpoint", KEEPING, indirect=True)
 async def test_what_is_in_hand_when_the_application_stops_is_still_published(
-    postgres: PostgresBackend, place: Place, *, shared: bool
+    postgres: PostgresBackend, endpoint: Endpoint, *, shared: bool
 ) -> None:
     records = Records()
-    broker, there = broker_on(postgres, records), place.broker()
+    broker, there = broker_on(postgres, records), endpoint.broker()
     begun, go = asyncio.Event(), asyncio.Event()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         begun.set()
@@ -68,16 +68,18 @@ async def test_what_is_in_hand_when_the_application_stops_is_still_published(
         await stopping
     assert there._connection is None
     assert await postgres.rows() == []
-    [message] = await place.received(1)
+    [message] = await endpoint.received(1)
     assert await message.decode() == 7
     assert [record for record in records.records if record.levelno >= logging.WARNING] == []
 
 
-@pytest.mark.parametrize("place", KEEPING, indirect=True)
-async def test_a_broker_that_somebody_else_connected_is_left_alone(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker()
+@pytest.mark.parametrize("endpoint", KEEPING, indirect=True)
+async def test_a_broker_that_the_application_connected_is_left_alone(
+    postgres: PostgresBackend, endpoint: Endpoint
+) -> None:
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         return body
@@ -90,16 +92,16 @@ async def test_a_broker_that_somebody_else_connected_is_left_alone(postgres: Pos
     await there.stop()
 
 
-@pytest.mark.parametrize("place", ["redis stream"], indirect=True)
-async def test_subscribers_of_the_other_broker_are_not_run(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker()
+@pytest.mark.parametrize("endpoint", ["redis stream"], indirect=True)
+async def test_subscribers_of_the_other_broker_are_not_run(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         return body
 
-    subscriber: Any = place.subscriber(there)
+    subscriber: Any = endpoint.subscriber(there)
     subscriber(handle)
     async with started(broker):
         await publish(broker, postgres, 1)
@@ -108,14 +110,14 @@ async def test_subscribers_of_the_other_broker_are_not_run(postgres: PostgresBac
     assert there._connection is None
 
 
-@pytest.mark.parametrize("place", KEEPING, indirect=True)
+@pytest.mark.parametrize("endpoint", KEEPING, indirect=True)
 async def test_a_broker_that_is_down_when_the_application_starts_is_waited_for(
-    postgres: PostgresBackend, place: Place
+    postgres: PostgresBackend, endpoint: Endpoint
 ) -> None:
     records = Records()
-    broker, there = broker_on(postgres, records), place.broker()
+    broker, there = broker_on(postgres, records), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.1), publish_timeout=1.0)
     async def handle(body: int) -> int:
         return body
@@ -126,15 +128,15 @@ async def test_a_broker_that_is_down_when_the_application_starts_is_waited_for(
     async def handle_other(_body: int) -> None:
         handled.set()
 
-    await place.server.stop()
+    await endpoint.server.stop()
     await publish(broker, postgres, 1)
     async with started(broker):
         await publish(broker, postgres, 2, queue="other")
-        await handled.wait()  # whoever needs no Kafka does not wait for one
+        await handled.wait()  # a handler that needs no Kafka does not wait for it
         await until(postgres.rows, lambda rows: rows and rows[0].attempts_count)
-        await place.server.start()
+        await endpoint.server.start()
         await until_empty(postgres)
-    [message] = await place.received(1)
+    [message] = await endpoint.received(1)
     assert await message.decode() == 1
     # The clients of Redis and of librdkafka connect when there is something to send.
     lazy = type(there).__name__ == "RedisBroker" or "confluent" in type(there).__module__
@@ -144,12 +146,12 @@ async def test_a_broker_that_is_down_when_the_application_starts_is_waited_for(
         assert (report.levelno, type(there).__name__ in report.getMessage()) == (logging.ERROR, True)
 
 
-@pytest.mark.parametrize("place", ["kafka"], indirect=True)
-async def test_an_order_in_which_it_would_be_gone_too_early_is_told(postgres: PostgresBackend, place: Place) -> None:
+@pytest.mark.parametrize("endpoint", ["kafka"], indirect=True)
+async def test_a_stop_in_the_wrong_order_is_logged(postgres: PostgresBackend, endpoint: Endpoint) -> None:
     records = Records()
-    broker, there = broker_on(postgres, records), place.broker()
+    broker, there = broker_on(postgres, records), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         return body
@@ -161,7 +163,7 @@ async def test_an_order_in_which_it_would_be_gone_too_early_is_told(postgres: Po
     assert "FastStream(broker, KafkaBroker(…))" in report.getMessage()
 
 
-async def test_a_publisher_of_a_router_that_nobody_includes_is_told(postgres: PostgresBackend) -> None:
+async def test_a_publisher_of_a_router_that_is_not_included_is_an_error(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres)
 
     @KafkaRouter().publisher("orders")

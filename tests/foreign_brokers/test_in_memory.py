@@ -17,7 +17,7 @@ from faststream_outbox import OutboxBroker, TestOutboxBroker, make_outbox_table
 from faststream_outbox.fastapi import OutboxRouter
 from tests.backends import PostgresBackend
 from tests.broker.brokers import publish
-from tests.foreign_brokers.destinations import Place
+from tests.foreign_brokers.endpoints import Endpoint
 from tests.waiting import until, until_empty
 
 BROKERS = {
@@ -55,11 +55,11 @@ async def test_an_answer_reaches_the_other_test_broker(kind: str, *, loops: bool
     assert heard == ["k"]
 
 
-@pytest.mark.parametrize("place", ["kafka"], indirect=True)
-async def test_in_a_fastapi_application(postgres: PostgresBackend, place: Place) -> None:
+@pytest.mark.parametrize("endpoint", ["kafka"], indirect=True)
+async def test_in_a_fastapi_application(postgres: PostgresBackend, endpoint: Endpoint) -> None:
     router = OutboxRouter(postgres.engine, outbox_table=postgres.outbox_table)
 
-    @place.publisher(place.broker())
+    @endpoint.publisher(endpoint.broker())
     @router.subscriber("q")
     async def handle(body: int) -> int:
         return body + 1
@@ -69,5 +69,5 @@ async def test_in_a_fastapi_application(postgres: PostgresBackend, place: Place)
     async with app.router.lifespan_context(app):
         await publish(router.broker, postgres, 1)
         await until_empty(postgres)
-    [message] = await place.received(1)
+    [message] = await endpoint.received(1)
     assert (await message.decode(), message.headers["outbox_source"]) == (2, "outbox")

@@ -16,7 +16,7 @@ from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, started
 from tests.broker.test_ordering import publish_keyed
-from tests.foreign_brokers.destinations import KEEPING, Decorator, Place
+from tests.foreign_brokers.endpoints import KEEPING, Decorator, Endpoint
 from tests.waiting import until, until_empty
 
 SOON = ConstantRetry(delay_seconds=0.05)
@@ -38,11 +38,11 @@ def fail_behind(publisher: Any, *, times: int) -> None:
     publisher._publish = send_and_fail
 
 
-async def test_what_a_handler_returns_is_published_and_its_row_deleted(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres, source="shop"), place.broker()
+async def test_an_answer_is_published_and_its_row_deleted(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres, source="shop"), endpoint.broker()
     seen: list[OutboxMessage] = []
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: dict[str, int], message: OutboxMessage) -> dict[str, int]:
         seen.append(message)
@@ -50,7 +50,7 @@ async def test_what_a_handler_returns_is_published_and_its_row_deleted(postgres:
 
     async with postgres.transaction() as session:
         await broker.publish({"number": 21}, queue="q", session=session, key="k", correlation_id="c1")
-    async with place.listening() as messages, started(broker):
+    async with endpoint.listening() as messages, started(broker):
         message = await messages.get()
         await until_empty(postgres)
     row = seen[0].raw_message
@@ -65,13 +65,13 @@ async def test_what_a_handler_returns_is_published_and_its_row_deleted(postgres:
     }
     # FastStream makes a Kafka message's id of its offset.
     assert outbox_id in (message.message_id, message.headers.get("message_id"))
-    assert place.key(message) in (b"k", None if "afka" not in type(there).__name__ else b"k")
+    assert endpoint.key(message) in (b"k", None if "afka" not in type(there).__name__ else b"k")
 
 
-async def test_headers_go_along_if_they_are_asked_to(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker()
+async def test_headers_go_along_if_they_are_asked_to(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q", propagate_inbound_headers=True)
     async def handle(body: str) -> Response:
         return Response(body, headers={"by": "the handler"})
@@ -79,18 +79,18 @@ async def test_headers_go_along_if_they_are_asked_to(postgres: PostgresBackend, 
     inbound = {"by": "the publisher", "tenant": "acme", "retries": 5, "nothing": None, "outbox_id": "somebody else's"}
     async with postgres.transaction() as session:
         await broker.publish("x", queue="q", session=session, headers=inbound)
-    async with place.listening() as messages, started(broker):
+    async with endpoint.listening() as messages, started(broker):
         message = await messages.get()
     assert (message.headers["by"], message.headers["tenant"]) == ("the handler", "acme")
     assert str(message.headers["retries"]) == "5"
     assert message.headers["outbox_id"].startswith("outbox/")
 
 
-@pytest.mark.parametrize("place", KEEPING, indirect=True)
-async def test_the_order_of_a_key_is_kept(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker()
+@pytest.mark.parametrize("endpoint", KEEPING, indirect=True)
+async def test_the_order_of_a_key_is_kept(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q", max_workers=8)
     async def handle(body: dict[str, Any]) -> dict[str, Any]:
         return body
@@ -99,20 +99,20 @@ async def test_the_order_of_a_key_is_kept(postgres: PostgresBackend, place: Plac
     async with started(broker):
         await until_empty(postgres)
     seen = defaultdict[str, list[int]](list)
-    for message in await place.received(60):
+    for message in await endpoint.received(60):
         body = await message.decode()
         seen[body["key"]].append(body["number"])
     assert seen == {f"k{k}": [n for n in range(60) if n % 5 == k] for k in range(5)}
 
 
 @pytest.mark.parametrize("rows", [1, 3])  # there is no telling who will be with one that is alone the next time
-@pytest.mark.parametrize("place", ["kafka", "redis stream"], indirect=True)
+@pytest.mark.parametrize("endpoint", ["kafka", "redis stream"], indirect=True)
 async def test_a_batch_of_a_key_is_one_message_of_that_key_without_an_id(
-    postgres: PostgresBackend, place: Place, rows: int
+    postgres: PostgresBackend, endpoint: Endpoint, rows: int
 ) -> None:
-    broker, there = broker_on(postgres), place.broker()
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q", batch=True)
     async def handle(bodies: list[dict[str, Any]]) -> int:
         return sum(each["number"] for each in bodies)
@@ -120,21 +120,21 @@ async def test_a_batch_of_a_key_is_one_message_of_that_key_without_an_id(
     await publish_keyed(broker, postgres, *(("k", number) for number in range(1, rows + 1)))
     async with started(broker):
         await until_empty(postgres)
-    [message] = await place.received(1)
+    [message] = await endpoint.received(1)
     assert await message.decode() == sum(range(1, rows + 1))
     assert outbox_headers(message) == {}
-    assert place.key(message) in (b"k", None if "afka" not in type(there).__name__ else b"k")
+    assert endpoint.key(message) in (b"k", None if "afka" not in type(there).__name__ else b"k")
 
 
 @pytest.mark.parametrize(
-    ("place", "response"), [("kafka", KafkaResponse), ("confluent", ConfluentResponse)], indirect=["place"]
+    ("endpoint", "response"), [("kafka", KafkaResponse), ("confluent", ConfluentResponse)], indirect=["endpoint"]
 )
 async def test_a_key_of_the_answer_wins_and_an_empty_answer_is_no_tombstone(
-    postgres: PostgresBackend, place: Place, response: Any
+    postgres: PostgresBackend, endpoint: Endpoint, response: Any
 ) -> None:
-    broker, there = broker_on(postgres), place.broker()
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: dict[str, Any]) -> Any:
         return response(body["number"], key=b"mine") if body["number"] else None
@@ -142,15 +142,15 @@ async def test_a_key_of_the_answer_wins_and_an_empty_answer_is_no_tombstone(
     await publish_keyed(broker, postgres, ("k", 1), ("k", 0))
     async with started(broker):
         await until_empty(postgres)
-    keys = {await message.decode(): place.key(message) for message in await place.received(2)}
+    keys = {await message.decode(): endpoint.key(message) for message in await endpoint.received(2)}
     assert keys == {1: b"mine", b"": None}
 
 
-@pytest.mark.parametrize("place", ["kafka"], indirect=True)
-async def test_a_broker_that_makes_bytes_of_keys_is_given_text(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker(key_serializer=str.encode)
+@pytest.mark.parametrize("endpoint", ["kafka"], indirect=True)
+async def test_a_broker_that_makes_bytes_of_keys_is_given_text(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres), endpoint.broker(key_serializer=str.encode)
 
-    @place.publisher(there)
+    @endpoint.publisher(there)
     @broker.subscriber("q")
     async def handle(body: dict[str, Any]) -> dict[str, Any]:
         return body
@@ -158,17 +158,17 @@ async def test_a_broker_that_makes_bytes_of_keys_is_given_text(postgres: Postgre
     await publish_keyed(broker, postgres, ("k", 1))
     async with started(broker):
         await until_empty(postgres)
-    [message] = await place.received(1)
-    assert place.key(message) == b"k"
+    [message] = await endpoint.received(1)
+    assert endpoint.key(message) == b"k"
 
 
-@pytest.mark.parametrize("place", ["kafka", "confluent"], indirect=True)
+@pytest.mark.parametrize("endpoint", ["kafka", "confluent"], indirect=True)
 async def test_messages_that_answer_one_row_together_have_no_id_that_they_would_share(
-    postgres: PostgresBackend, place: Place
+    postgres: PostgresBackend, endpoint: Endpoint
 ) -> None:
-    broker, there = broker_on(postgres), place.broker()
+    broker, there = broker_on(postgres), endpoint.broker()
 
-    batches: Decorator = there.publisher(place.name, batch=True)
+    batches: Decorator = there.publisher(endpoint.name, batch=True)
 
     @batches
     @broker.subscriber("q")
@@ -178,15 +178,15 @@ async def test_messages_that_answer_one_row_together_have_no_id_that_they_would_
     await publish_keyed(broker, postgres, ("k", 1))
     async with started(broker):
         await until_empty(postgres)
-    messages = await place.received(2)
+    messages = await endpoint.received(2)
     assert [await message.decode() for message in messages] == [1, 2]
     assert [outbox_headers(message) for message in messages] == [{}, {}]
 
 
-@pytest.mark.parametrize("place", ["kafka", "confluent", "rabbit", "redis stream"], indirect=True)
-async def test_an_inbox_on_the_other_side_knows_what_it_has_had(postgres: PostgresBackend, place: Place) -> None:
-    broker, there = broker_on(postgres), place.broker()
-    publisher: Any = place.publisher(there)
+@pytest.mark.parametrize("endpoint", ["kafka", "confluent", "rabbit", "redis stream"], indirect=True)
+async def test_an_inbox_on_the_other_side_knows_what_it_has_had(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    broker, there = broker_on(postgres), endpoint.broker()
+    publisher: Any = endpoint.publisher(there)
     fail_behind(publisher, times=2)
     inbox_table = make_inbox_table(MetaData())
     async with postgres.engine.begin() as connection:
@@ -198,26 +198,27 @@ async def test_an_inbox_on_the_other_side_knows_what_it_has_had(postgres: Postgr
 
     publisher(handle)
     await publish_keyed(broker, postgres, ("k", 1), ("k", 2))
-    inbox, came = Inbox(postgres.engine, table=inbox_table, consumer=place.name), list[str]()
+    inbox, came = Inbox(postgres.engine, table=inbox_table, consumer=endpoint.name), list[str]()
 
     class Count(BaseMiddleware):
         async def consume_scope(self, call_next: Any, msg: Any) -> Any:
             came.append(msg.headers["outbox_sequence"])
             return await call_next(msg)
 
-    async with place.listening(Count, inbox) as messages, started(broker):
+    async with endpoint.listening(Count, inbox) as messages, started(broker):
         assert [await (await messages.get()).decode() for _ in range(2)] == [1, 2]
         await until(lambda: len(came) == 4)
     assert came == ["1", "1", "1", "2"]
     assert messages.empty()
 
 
-@pytest.mark.parametrize("place", ["jetstream"], indirect=True)
+@pytest.mark.parametrize("endpoint", ["jetstream"], indirect=True)
 async def test_a_stream_takes_each_answer_once_however_often_its_row_is_tried(
-    postgres: PostgresBackend, place: Place
+    postgres: PostgresBackend, endpoint: Endpoint
 ) -> None:
-    broker, there = broker_on(postgres), place.broker()
-    subjects, stream = [f"{place.name}.a", f"{place.name}.b"], JStream(f"s{place.name}", subjects=[f"{place.name}.>"])
+    broker, there = broker_on(postgres), endpoint.broker()
+    subjects = [f"{endpoint.name}.a", f"{endpoint.name}.b"]
+    stream = JStream(f"s{endpoint.name}", subjects=[f"{endpoint.name}.>"])
 
     first: Any = there.publisher(subjects[0], stream=stream)
     publishers: list[Decorator] = [first, there.publisher(subjects[1], stream=stream)]
@@ -236,7 +237,7 @@ async def test_a_stream_takes_each_answer_once_however_often_its_row_is_tried(
         await broker.publish("x", queue="q", session=session)
     async with started(broker):
         await until_empty(postgres)
-    async with place.broker() as reader:
+    async with endpoint.broker() as reader:
         client = reader.config.connection_state.stream
         state = (await client.stream_info(stream.name)).state
         stored = [await client.get_msg(stream.name, seq) for seq in range(state.first_seq, state.last_seq + 1)]

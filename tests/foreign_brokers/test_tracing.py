@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from faststream_outbox.opentelemetry import OutboxTelemetryMiddleware
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started
-from tests.foreign_brokers.destinations import Place
+from tests.foreign_brokers.endpoints import Endpoint
 from tests.waiting import until
 
 MIDDLEWARES: dict[str, Any] = {
@@ -27,15 +27,15 @@ MIDDLEWARES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("place", "middleware"), MIDDLEWARES.items(), indirect=["place"])
+@pytest.mark.parametrize(("endpoint", "middleware"), MIDDLEWARES.items(), indirect=["endpoint"])
 async def test_the_consumer_is_in_the_trace_of_the_publisher(
-    postgres: PostgresBackend, place: Place, middleware: Any
+    postgres: PostgresBackend, endpoint: Endpoint, middleware: Any
 ) -> None:
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     broker = broker_on(postgres, middlewares=[OutboxTelemetryMiddleware(tracer_provider=tracers)])
 
-    @place.publisher(place.broker())
+    @endpoint.publisher(endpoint.broker())
     @broker.subscriber("q")
     async def handle(body: int) -> int:
         return body
@@ -43,7 +43,7 @@ async def test_the_consumer_is_in_the_trace_of_the_publisher(
     def span(name: str) -> Any:
         return next((each for each in exporter.get_finished_spans() if each.name == name), None)
 
-    async with place.listening(middleware(tracer_provider=tracers)) as messages, started(broker):
+    async with endpoint.listening(middleware(tracer_provider=tracers)) as messages, started(broker):
         with tracers.get_tracer("shop").start_as_current_span("request"):
             await publish(broker, postgres, 1)
         message = await messages.get()

@@ -1,11 +1,11 @@
 import pytest
 
 from tests.backends import PostgresBackend
-from tests.inbox.inbox_app import Desk
+from tests.inbox.inbox_app import InboxApp
 
 
 @pytest.fixture
-async def desk(postgres: PostgresBackend) -> Desk:
-    desk = Desk(postgres)
-    await desk.create()
-    return desk
+async def app(postgres: PostgresBackend) -> InboxApp:
+    app = InboxApp(postgres)
+    await app.create()
+    return app

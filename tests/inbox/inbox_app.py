@@ -1,4 +1,4 @@
-"""A consumer with an inbox on a real broker, and a table that tells how often its handler had an effect."""
+"""A consumer with an inbox on a real broker, and a table with the effects of its handler."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from tests.waiting import until
 AT_ONCE = ConstantRetry(delay_seconds=0.0, max_attempts=5)
 
 
-class Desk:
-    """Messages come in duplicates, because they are published so: with the same id, as a relay would twice."""
+class InboxApp:
+    """An application whose messages come twice: the tests publish them with the same id, as a relay may."""
 
     def __init__(self, postgres: PostgresBackend) -> None:
         self.postgres = postgres
@@ -32,7 +32,7 @@ class Desk:
         async with self.engine.begin() as connection:
             await connection.run_sync(self.metadata.create_all)
 
-    def inbox(self, consumer: str | None = "desk", **options: Any) -> Inbox:
+    def inbox(self, consumer: str | None = "billing", **options: Any) -> Inbox:
         return Inbox(**{"engine": self.engine, "table": self.inbox_table, "consumer": consumer, **options})
 
     def broker(self, **options: Any) -> OutboxBroker:
@@ -64,7 +64,7 @@ class Desk:
         await self.postgres.run("UPDATE outbox_inbox SET seen_at = seen_at - make_interval(secs => :s)", s=seconds)
 
     async def waits_for_another(self) -> None:
-        """Return when a statement of somebody's waits for another transaction to end."""
+        """Wait until a statement waits for another transaction to end."""
         await until(
             lambda: self.postgres.one(
                 "SELECT count(*) FROM pg_stat_activity"

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.annotations import InboxSession
 from tests.backends import PostgresBackend
-from tests.inbox.inbox_app import Desk
+from tests.inbox.inbox_app import InboxApp
 from tests.inbox.streams import STREAMS
 
 
@@ -27,19 +27,19 @@ class Die(BaseMiddleware):
 
 
 async def main(database: str, stream: str | None = None, server: str = "") -> None:
-    desk = Desk(PostgresBackend(create_async_engine(database)))
+    app = InboxApp(PostgresBackend(create_async_engine(database)))
 
     async def handle(body: str, session: InboxSession) -> None:
-        await desk.write(session, body)
+        await app.write(session, body)
 
     broker: Any
     if stream is None:
-        broker = desk.broker(middlewares=[Die])
-        desk.subscriber(broker, desk.inbox(), lease_ttl_seconds=1.0)(handle)
+        broker = app.broker(middlewares=[Die])
+        app.subscriber(broker, app.inbox(), lease_ttl_seconds=1.0)(handle)
     else:
         broker = STREAMS[stream].broker(server, middlewares=[Die])
         # Or a second delivery might be skipped, and acked, in the moment before the end.
-        STREAMS[stream].subscribe(broker, desk.inbox(), handle, one_by_one=True)
+        STREAMS[stream].subscribe(broker, app.inbox(), handle, one_by_one=True)
     await broker.start()
     await asyncio.sleep(60)
 

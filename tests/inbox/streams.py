@@ -12,7 +12,7 @@ from faststream_outbox import Inbox
 from tests.servers.nats import Nats
 from tests.servers.redis import Redis
 
-_GROUP = "desk"
+_GROUP = "billing"
 
 
 class Stream(Protocol):
@@ -63,7 +63,7 @@ class RedisStream:
     async def unacked(self, broker: RedisBroker) -> int:
         client = await broker.connect()
         [group] = await client.xinfo_groups("q")
-        # Redis 6 tells no lag.
+        # Redis 6 reports no lag.
         undelivered = await client.xrange("q", min=f"({group['last-delivered-id'].decode()}")
         return int(group["pending"]) + len(undelivered or ())
 

@@ -20,7 +20,7 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from faststream_outbox.inbox.consumer import derive_name, derived_consumer
 from tests.broker.brokers import started
-from tests.inbox.inbox_app import Desk
+from tests.inbox.inbox_app import InboxApp
 from tests.waiting import until_empty
 
 
@@ -51,11 +51,11 @@ NAMES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("place", NAMES)
-def test_a_name_is_that_of_the_handler_and_of_the_place(place: str) -> None:
-    subscriber = NAMES[place]()
+@pytest.mark.parametrize("source", NAMES)
+def test_a_name_is_that_of_the_handler_and_of_its_source(source: str) -> None:
+    subscriber = NAMES[source]()
     subscriber(handle)
-    assert derive_name(subscriber) == f"tests.inbox.test_consumer.handle@{place}"
+    assert derive_name(subscriber) == f"tests.inbox.test_consumer.handle@{source}"
 
 
 def test_handlers_of_other_kinds() -> None:
@@ -118,64 +118,64 @@ def test_a_name_that_is_too_long_is_refused() -> None:
         derived_consumer(make_inbox_table(MetaData()), subscriber)
 
 
-async def test_one_inbox_for_a_whole_broker(desk: Desk) -> None:
+async def test_one_inbox_for_a_whole_broker(app: InboxApp) -> None:
     """Each handler gets the message, and gets it once."""
-    inbox = desk.inbox(None)
-    broker = desk.broker(middlewares=[inbox])
+    inbox = app.inbox(None)
+    broker = app.broker(middlewares=[inbox])
     assert inbox.consumer is None
 
     async def bill(body: str, session: InboxSession) -> None:
-        await desk.write(session, f"bill {body}")
+        await app.write(session, f"bill {body}")
 
     async def audit(body: str, session: InboxSession) -> None:
-        await desk.write(session, f"audit {body}")
+        await app.write(session, f"audit {body}")
 
     broker.subscriber("billing")(bill)
     broker.subscriber("audit")(audit)
     for queue in ("billing", "audit") * 2:
-        await desk.send(broker, "a", message_id="1", queue=queue)
+        await app.send(broker, "a", message_id="1", queue=queue)
     async with started(broker):
-        await until_empty(desk.postgres)
-    assert sorted(await desk.written()) == ["audit a", "bill a"]
+        await until_empty(app.postgres)
+    assert sorted(await app.written()) == ["audit a", "bill a"]
     names = [f"{each.__module__}.{each.__qualname__}@{queue}" for each, queue in ((audit, "audit"), (bill, "billing"))]
-    assert await desk.seen() == [(name, "1") for name in names]
-    await desk.age(days=8)
+    assert await app.seen() == [(name, "1") for name in names]
+    await app.age(days=8)
     assert await inbox.clean() == 2, "the handlers that it has served"
 
 
-async def test_after_a_restart_the_name_is_the_same(desk: Desk) -> None:
+async def test_after_a_restart_the_name_is_the_same(app: InboxApp) -> None:
     for _ in range(2):
-        broker = desk.broker(middlewares=[desk.inbox(None)])
+        broker = app.broker(middlewares=[app.inbox(None)])
 
         @broker.subscriber("q")
         async def book(body: str, session: InboxSession) -> None:
-            await desk.write(session, body)
+            await app.write(session, body)
 
-        await desk.send(broker, "a", message_id="1")
+        await app.send(broker, "a", message_id="1")
         async with started(broker):
-            await until_empty(desk.postgres)
-    assert await desk.written() == ["a"]
+            await until_empty(app.postgres)
+    assert await app.written() == ["a"]
 
 
-async def test_two_inboxes_do_not_come_to_the_same_name(desk: Desk) -> None:
+async def test_two_inboxes_do_not_come_to_the_same_name(app: InboxApp) -> None:
     """Two functions of one name in one module, on two queues of one name."""
-    brokers = [desk.broker(middlewares=[desk.inbox(None)]) for _ in range(2)]
+    brokers = [app.broker(middlewares=[app.inbox(None)]) for _ in range(2)]
     for broker in brokers:
 
         @broker.subscriber("q", ack_policy=AckPolicy.REJECT_ON_ERROR)
         async def book(body: str, session: InboxSession) -> None:
-            await desk.write(session, body)
+            await app.write(session, body)
 
     async with started(brokers[0]):
-        await desk.send(brokers[0], "a", message_id="1")
-        await until_empty(desk.postgres)
+        await app.send(brokers[0], "a", message_id="1")
+        await until_empty(app.postgres)
         # Its loops stand still from here on, and it still counts as running.
         for subscriber in brokers[0].subscribers:
             await subscriber.stop()
             subscriber.running = True
         async with started(brokers[1]):
-            await desk.send(brokers[1], "a", message_id="2")
-            await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+            await app.send(brokers[1], "a", message_id="2")
+            await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "serves two subscribers" in str(letter.last_exception)
-    assert await desk.written() == ["a"]
+    assert await app.written() == ["a"]

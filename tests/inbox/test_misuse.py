@@ -14,31 +14,31 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from faststream_outbox import Inbox, make_inbox_table, make_outbox_table
 from faststream_outbox.annotations import InboxSession, OutboxSession
 from tests.broker.brokers import publish, started
-from tests.inbox.inbox_app import Desk
+from tests.inbox.inbox_app import InboxApp
 from tests.waiting import until_empty
 
 
-async def fate(desk: Desk, use: Callable[[AsyncSession], Awaitable[object]]) -> str:
+async def fate(app: InboxApp, use: Callable[[AsyncSession], Awaitable[object]]) -> str:
     """Handle one message; return how it died, or an empty text."""
-    broker = desk.broker()
+    broker = app.broker()
 
-    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    @app.subscriber(broker, app.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str, session: InboxSession) -> None:
-        await desk.write(session, body)
+        await app.write(session, body)
         await use(session)
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    return "".join(str(letter.last_exception) for letter in await desk.postgres.dead_letters())
+        await until_empty(app.postgres)
+    return "".join(str(letter.last_exception) for letter in await app.postgres.dead_letters())
 
 
-async def test_a_handler_does_not_commit(desk: Desk) -> None:
-    assert "remove session.commit()" in await fate(desk, lambda session: session.commit())
-    assert (await desk.written(), await desk.seen()) == ([], [])
+async def test_a_handler_does_not_commit(app: InboxApp) -> None:
+    assert "remove session.commit()" in await fate(app, lambda session: session.commit())
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
+async def test_nor_does_it_through_the_connection(app: InboxApp) -> None:
     """The record would stay although the handler fails, and the message be skipped when it comes again."""
 
     async def use(session: AsyncSession) -> None:
@@ -49,188 +49,188 @@ async def test_nor_does_it_through_the_connection(desk: Desk) -> None:
         with pytest.raises(RuntimeError, match="This session is committed when"):
             await use(session)
 
-    assert "remove session.commit()" in await fate(desk, use)
-    await fate(desk, use_and_go_on)
-    assert (await desk.written(), await desk.seen()) == ([], [])
-    assert len(await desk.postgres.dead_letters()) == 2
+    assert "remove session.commit()" in await fate(app, use)
+    await fate(app, use_and_go_on)
+    assert (await app.written(), await app.seen()) == ([], [])
+    assert len(await app.postgres.dead_letters()) == 2
 
 
-async def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(desk: Desk) -> None:
+async def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(app: InboxApp) -> None:
     async def use(session: AsyncSession) -> None:
         await session.begin_nested()
-        await desk.write(session, "b")
+        await app.write(session, "b")
 
-    assert await fate(desk, use) == ""
-    assert await desk.written() == ["a", "b"]
+    assert await fate(app, use) == ""
+    assert await app.written() == ["a", "b"]
 
 
-async def test_a_savepoint_is_fine(desk: Desk) -> None:
+async def test_a_savepoint_is_fine(app: InboxApp) -> None:
     async def use(session: AsyncSession) -> None:
         async with session.begin_nested():
-            await desk.write(session, "b")
+            await app.write(session, "b")
         with pytest.raises(DBAPIError):
             async with session.begin_nested():
                 await session.execute(text("SELECT 1/0"))
 
-    assert await fate(desk, use) == ""
-    assert (await desk.written(), await desk.seen()) == (["a", "b"], [("desk", "1")])
+    assert await fate(app, use) == ""
+    assert (await app.written(), await app.seen()) == (["a", "b"], [("billing", "1")])
 
 
 @pytest.mark.parametrize("end", ["rollback", "close"])
-async def test_a_handler_that_ends_the_transaction_has_not_handled_the_message(desk: Desk, end: str) -> None:
-    assert "failed or was ended in the handler" in await fate(desk, lambda session: getattr(session, end)())
-    assert (await desk.written(), await desk.seen()) == ([], [])
+async def test_a_handler_that_ends_the_transaction_has_not_handled_the_message(app: InboxApp, end: str) -> None:
+    assert "failed or was ended in the handler" in await fate(app, lambda session: getattr(session, end)())
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_what_is_written_after_a_rollback_is_not_kept_without_the_record(desk: Desk) -> None:
+async def test_what_is_written_after_a_rollback_is_not_kept_without_the_record(app: InboxApp) -> None:
     async def use(session: AsyncSession) -> None:
         await session.rollback()
-        await desk.write(session, "b")
+        await app.write(session, "b")
 
-    assert "failed or was ended in the handler" in await fate(desk, use)
-    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert "failed or was ended in the handler" in await fate(app, use)
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_an_error_of_the_database_that_was_swallowed(desk: Desk) -> None:
+async def test_an_error_of_the_database_that_was_swallowed(app: InboxApp) -> None:
     """Postgres answers a COMMIT of such a transaction with a quiet rollback."""
 
     async def use(session: AsyncSession) -> None:
         with pytest.raises(DBAPIError):
             await session.execute(text("SELECT 1/0"))
 
-    assert "failed or was ended in the handler" in await fate(desk, use)
-    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert "failed or was ended in the handler" in await fate(app, use)
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_a_session_is_of_no_use_afterwards(desk: Desk) -> None:
+async def test_a_session_is_of_no_use_afterwards(app: InboxApp) -> None:
     kept: list[AsyncSession] = []
 
     async def use(session: AsyncSession) -> None:
         kept.append(session)
 
-    assert await fate(desk, use) == ""
+    assert await fate(app, use) == ""
     with pytest.raises(InvalidRequestError, match="closed"):
         await kept[0].execute(text("SELECT 1"))
 
 
-async def test_answers_that_would_come_after_the_commit_are_refused(desk: Desk) -> None:
-    broker = desk.broker()
+async def test_answers_that_would_come_after_the_commit_are_refused(app: InboxApp) -> None:
+    broker = app.broker()
 
     @broker.publisher("next")
-    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    @app.subscriber(broker, app.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str, session: InboxSession) -> str:
-        await desk.write(session, body)
+        await app.write(session, body)
         return body
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "session=session" in str(letter.last_exception)
-    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_two_subscribers_of_one_inbox(desk: Desk) -> None:
-    broker, inbox = desk.broker(), desk.inbox()
+async def test_two_subscribers_of_one_inbox(app: InboxApp) -> None:
+    broker, inbox = app.broker(), app.inbox()
     for queue in ("a", "b"):
 
-        @desk.subscriber(broker, inbox, queue, ack_policy=AckPolicy.REJECT_ON_ERROR)
+        @app.subscriber(broker, inbox, queue, ack_policy=AckPolicy.REJECT_ON_ERROR)
         async def handle(body: str) -> None: ...
 
     async with started(broker):
-        await desk.send(broker, "1", message_id="1", queue="a")
-        await until_empty(desk.postgres)
-        await desk.send(broker, "1", message_id="1", queue="b")
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await app.send(broker, "1", message_id="1", queue="a")
+        await until_empty(app.postgres)
+        await app.send(broker, "1", message_id="1", queue="b")
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert letter.queue == "b"
     assert "inbox.named" in str(letter.last_exception)
 
 
-async def test_the_next_broker_may_have_the_inbox_of_one_that_is_stopped(desk: Desk) -> None:
-    inbox = desk.inbox()
-    brokers = [desk.broker(), desk.broker()]
+async def test_the_next_broker_may_have_the_inbox_of_one_that_is_stopped(app: InboxApp) -> None:
+    inbox = app.inbox()
+    brokers = [app.broker(), app.broker()]
     for number, broker in enumerate(brokers):
 
-        @desk.subscriber(broker, inbox)
+        @app.subscriber(broker, inbox)
         async def handle(body: str, session: InboxSession) -> None:
-            await desk.write(session, body)
+            await app.write(session, body)
 
-        await desk.send(broker, str(number), message_id=str(number))
+        await app.send(broker, str(number), message_id=str(number))
         async with started(broker):
-            await until_empty(desk.postgres)
-    assert await desk.written() == ["0", "1"]
+            await until_empty(app.postgres)
+    assert await app.written() == ["0", "1"]
 
 
-async def test_two_inboxes_for_one_message(desk: Desk) -> None:
-    broker = desk.broker(middlewares=[desk.inbox()])
+async def test_two_inboxes_for_one_message(app: InboxApp) -> None:
+    broker = app.broker(middlewares=[app.inbox()])
 
-    @desk.subscriber(broker, desk.inbox("other"), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    @app.subscriber(broker, app.inbox("other"), ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str) -> None: ...
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "Two inboxes" in str(letter.last_exception)
-    assert await desk.seen() == []
+    assert await app.seen() == []
 
 
-async def test_messages_taken_one_by_one_have_no_handler(desk: Desk) -> None:
-    broker = desk.broker(middlewares=[desk.inbox()])
+async def test_messages_taken_one_by_one_have_no_handler(app: InboxApp) -> None:
+    broker = app.broker(middlewares=[app.inbox()])
     subscriber = broker.subscriber("q")
-    await publish(broker, desk.postgres, "a")
+    await publish(broker, app.postgres, "a")
     async with started(broker):
         with pytest.raises(RuntimeError, match="needs a handler"):
             async with asyncio.timeout(30):
                 await subscriber.get_one(timeout=60)
-    assert await desk.seen() == []
-    assert len(await desk.postgres.rows()) == 1
+    assert await app.seen() == []
+    assert len(await app.postgres.rows()) == 1
 
 
-async def test_a_session_without_an_inbox(desk: Desk) -> None:
-    broker = desk.broker()
+async def test_a_session_without_an_inbox(app: InboxApp) -> None:
+    broker = app.broker()
 
     @broker.subscriber("q", ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str, session: InboxSession) -> None:
-        await desk.write(session, body)
+        await app.write(session, body)
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "its broker has no inbox" in str(letter.last_exception)
 
 
-async def test_two_sessions_for_one_message(desk: Desk) -> None:
-    broker = desk.broker()
+async def test_two_sessions_for_one_message(app: InboxApp) -> None:
+    broker = app.broker()
 
-    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+    @app.subscriber(broker, app.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR)
     async def handle(body: str, session: InboxSession, other: OutboxSession) -> None:
-        await desk.write(session, body)
-        await desk.write(other, body)
+        await app.write(session, body)
+        await app.write(other, body)
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "committed after the inbox's" in str(letter.last_exception)
-    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
-async def test_a_batch_of_rows(desk: Desk) -> None:
-    broker = desk.broker()
+async def test_a_batch_of_rows(app: InboxApp) -> None:
+    broker = app.broker()
 
-    @desk.subscriber(broker, desk.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR, batch=True)
+    @app.subscriber(broker, app.inbox(), ack_policy=AckPolicy.REJECT_ON_ERROR, batch=True)
     async def handle(bodies: list[str], session: InboxSession) -> None:
-        await desk.write(session, bodies[0])
+        await app.write(session, bodies[0])
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
-    [letter] = await desk.postgres.dead_letters()
+        await until_empty(app.postgres)
+    [letter] = await app.postgres.dead_letters()
     assert "this is a batch" in str(letter.last_exception)
-    assert (await desk.written(), await desk.seen()) == ([], [])
+    assert (await app.written(), await app.seen()) == ([], [])
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -251,7 +251,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 async def test_wrong_arguments(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
     engine = create_async_engine("postgresql+asyncpg://localhost/nowhere")
     with pytest.raises(error, match=words):
-        Inbox(engine, **{"table": make_inbox_table(MetaData()), "consumer": "desk", **wrong})
+        Inbox(engine, **{"table": make_inbox_table(MetaData()), "consumer": "billing", **wrong})
 
 
 async def test_wrong_engines() -> None:
@@ -266,23 +266,23 @@ async def test_wrong_engines() -> None:
         (create_async_engine(engine.url, isolation_level="AUTOCOMMIT"), ValueError, "AUTOCOMMIT"),
     ):
         with pytest.raises(error, match=words):
-            Inbox(wrong, table=table, consumer="desk")  # type: ignore[arg-type]  # that is the point
+            Inbox(wrong, table=table, consumer="billing")  # type: ignore[arg-type]  # that is the point
 
 
-async def test_a_sessionmaker_of_ones_own(desk: Desk) -> None:
+async def test_a_sessionmaker_of_ones_own(app: InboxApp) -> None:
     class MySession(AsyncSession): ...
 
-    broker = desk.broker()
+    broker = app.broker()
     kinds: list[type] = []
-    inbox = Inbox(async_sessionmaker(desk.engine, class_=MySession), table=desk.inbox_table, consumer="desk")
+    inbox = Inbox(async_sessionmaker(app.engine, class_=MySession), table=app.inbox_table, consumer="billing")
 
-    @desk.subscriber(broker, inbox)
+    @app.subscriber(broker, inbox)
     async def handle(body: str, session: InboxSession) -> None:
         kinds.append(type(session))
-        await desk.write(session, body)
+        await app.write(session, body)
 
-    await desk.send(broker, "a", message_id="1")
+    await app.send(broker, "a", message_id="1")
     async with started(broker):
-        await until_empty(desk.postgres)
+        await until_empty(app.postgres)
     assert kinds == [MySession]
-    assert await desk.written() == ["a"]
+    assert await app.written() == ["a"]

@@ -7,7 +7,7 @@ from faststream_outbox.annotations import InboxSession
 from faststream_outbox.envelope import relay_headers
 from faststream_outbox.storage import NewRow, OutboxRow
 from tests.backends import Backend
-from tests.inbox.inbox_app import Desk
+from tests.inbox.inbox_app import InboxApp
 
 
 async def inserted(backend: Backend, *keys: str | None) -> list[OutboxRow]:
@@ -51,16 +51,16 @@ async def test_a_source_is_a_name(backend: Backend, source: str, error: type[Exc
         relay_headers(row, source=source)
 
 
-async def test_rows_of_two_outboxes_with_one_number(desk: Desk) -> None:
+async def test_rows_of_two_outboxes_with_one_number(app: InboxApp) -> None:
     """Two services, whose first rows go to one topic, each of them twice."""
-    [row] = await inserted(desk.postgres, None)
-    broker = RedisBroker(middlewares=[desk.inbox()])
+    [row] = await inserted(app.postgres, None)
+    broker = RedisBroker(middlewares=[app.inbox()])
 
     @broker.subscriber(stream="orders")
     async def handle(body: str, session: InboxSession) -> None:
-        await desk.write(session, body)
+        await app.write(session, body)
 
     async with TestRedisBroker(broker):
         for source in ("shop", "warehouse") * 2:
             await broker.publish(source, stream="orders", headers=relay_headers(row, source=source))
-    assert await desk.written() == ["shop", "warehouse"]
+    assert await app.written() == ["shop", "warehouse"]

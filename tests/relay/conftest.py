@@ -1,8 +1,8 @@
-"""A place of each kind, on servers that run."""
+"""An endpoint of each kind, on real servers."""
 
 import pytest
 
-from tests.relay.destinations import PLACES, Place
+from tests.relay.endpoints import ENDPOINTS, Endpoint
 from tests.servers.plugin import Servers
 
 
@@ -12,10 +12,10 @@ def driver() -> str:
     return "asyncpg"
 
 
-@pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
-async def place(servers: Servers, request: pytest.FixtureRequest) -> Place:
-    """Every place that a relay knows; a test may narrow them with `indirect`."""
-    kind: type[Place] = request.param
+@pytest.fixture(params=ENDPOINTS, ids=lambda kind: kind.__name__)
+async def endpoint(servers: Servers, request: pytest.FixtureRequest) -> Endpoint:
+    """Every endpoint that a relay supports; a test may select some with `indirect`."""
+    kind: type[Endpoint] = request.param
     made = kind(await servers.up(kind.server, request))
     await made.prepare()
     return made

@@ -1,4 +1,4 @@
-"""What a relay does while the broker is down, silent, or not yet there: it waits, and nobody's attempts are burnt."""
+"""What a relay does while the broker is down, silent, or not yet there: it waits, and counts no attempts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,19 +16,19 @@ from faststream_outbox.relay.targets.base import Target
 from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
-from tests.relay.destinations import (
-    ConfluentPlace,
+from tests.relay.endpoints import (
+    ConfluentEndpoint,
+    Endpoint,
     Inbox,
-    KafkaPlace,
+    KafkaEndpoint,
     NatsStream,
-    Place,
-    RabbitQueuePlace,
+    RabbitQueueEndpoint,
     RedisStream,
 )
 from tests.waiting import until, until_empty
 
-KEEPING = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
-every_server = pytest.mark.parametrize("place", KEEPING, indirect=True, ids=lambda kind: kind.__name__)
+KEEPING = (KafkaEndpoint, ConfluentEndpoint, RabbitQueueEndpoint, NatsStream, RedisStream)
+every_server = pytest.mark.parametrize("endpoint", KEEPING, indirect=True, ids=lambda kind: kind.__name__)
 
 
 @pytest.fixture(autouse=True)
@@ -55,24 +55,24 @@ def expected(numbers: range) -> dict[str, list[int]]:
 
 
 @asynccontextmanager
-async def relaying(broker: OutboxBroker, place: Place) -> AsyncIterator[Relay]:
-    relay = Relay(broker, to=place.broker(), routes={"q": place.destination})
+async def relaying(broker: OutboxBroker, endpoint: Endpoint) -> AsyncIterator[Relay]:
+    relay = Relay(broker, to=endpoint.broker(), routes={"q": endpoint.destination})
     async with relay:
         yield relay
 
 
 @every_server
 @pytest.mark.parametrize("fault", ["killed", "silent"])
-async def test_rows_wait_for_a_broker_that_is_gone(postgres: PostgresBackend, place: Place, fault: str) -> None:
+async def test_rows_wait_for_a_broker_that_is_gone(postgres: PostgresBackend, endpoint: Endpoint, fault: str) -> None:
     records = Records()
     broker = broker_on(postgres, records)
     await publish(broker, postgres, range(110))
-    async with relaying(broker, place) as relay:
+    async with relaying(broker, endpoint) as relay:
         await until_empty(postgres)
         if fault == "killed":
-            await place.running.kill()
+            await endpoint.running.kill()
         else:
-            place.running.pause()
+            endpoint.running.pause()
         await publish(broker, postgres, range(110, 220))
         await until(lambda: relay.paused)
         await publish(broker, postgres, range(220, 330))
@@ -80,11 +80,11 @@ async def test_rows_wait_for_a_broker_that_is_gone(postgres: PostgresBackend, pl
         assert {row.attempts_count for row in rows} == {0}
         assert len([row for row in rows if row.id > 220 and row.acquired_token is None]) == 110
         assert relay.alive
-        await place.running.start()
+        await endpoint.running.start()
         await until(lambda: not relay.paused)
         async with asyncio.timeout(60):
             await until_empty(postgres)
-    async with place.listening() as inbox:
+    async with endpoint.listening() as inbox:
         await inbox.until(330)
     assert {int(body) for body in inbox.bodies} == set(range(330))
     assert first_of_each(inbox) == expected(range(330))
@@ -95,30 +95,30 @@ async def test_rows_wait_for_a_broker_that_is_gone(postgres: PostgresBackend, pl
 
 
 @every_server
-async def test_a_broker_may_come_after_the_relay(postgres: PostgresBackend, place: Place) -> None:
+async def test_a_broker_may_come_after_the_relay(postgres: PostgresBackend, endpoint: Endpoint) -> None:
     broker = broker_on(postgres)
     await publish(broker, postgres, range(110))
-    await place.running.kill()
-    async with relaying(broker, place) as relay:
+    await endpoint.running.kill()
+    async with relaying(broker, endpoint) as relay:
         await until(lambda: relay.paused)
         assert len(await postgres.rows()) == 110
-        await place.running.start()
+        await endpoint.running.start()
         async with asyncio.timeout(60):
             await until_empty(postgres)
-    async with place.listening() as inbox:
+    async with endpoint.listening() as inbox:
         await inbox.until(110)
     assert first_of_each(inbox) == expected(range(110))
 
 
 @every_server
 @pytest.mark.parametrize("fault", ["killed", "silent"])
-async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, place: Place, fault: str) -> None:
+async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, endpoint: Endpoint, fault: str) -> None:
     broker = broker_on(postgres)
-    async with relaying(broker, place) as relay:
+    async with relaying(broker, endpoint) as relay:
         if fault == "killed":
-            await place.running.kill()
+            await endpoint.running.kill()
         else:
-            place.running.pause()
+            endpoint.running.pause()
         await publish(broker, postgres, range(110))
         await until(lambda: relay.paused)
         async with asyncio.timeout(14):
@@ -126,45 +126,45 @@ async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, pl
     rows = await postgres.rows()
     assert len(rows) == 110
     assert {row.attempts_count for row in rows} == {0}
-    await place.running.start()
-    async with relaying(broker, place):
+    await endpoint.running.start()
+    async with relaying(broker, endpoint):
         await until_empty(postgres)
-    async with place.listening() as inbox:
+    async with endpoint.listening() as inbox:
         await inbox.until(110)
     assert first_of_each(inbox) == expected(range(110))
 
 
-@pytest.mark.parametrize("place", [NatsStream], indirect=True)
+@pytest.mark.parametrize("endpoint", [NatsStream], indirect=True)
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 async def test_a_client_may_give_up_and_the_relay_does_not(
-    postgres: PostgresBackend, place: Place, shared: bool
+    postgres: PostgresBackend, endpoint: Endpoint, shared: bool
 ) -> None:
     broker = broker_on(postgres)
-    to = NatsBroker(place.running.url, logger=None, max_reconnect_attempts=1, reconnect_time_wait=0)
+    to = NatsBroker(endpoint.running.url, logger=None, max_reconnect_attempts=1, reconnect_time_wait=0)
     if shared:
         await to.connect()
-    async with Relay(broker, to=to, routes={"q": place.destination}) as relay:
+    async with Relay(broker, to=to, routes={"q": endpoint.destination}) as relay:
         client: Any = to._connection
-        await place.running.kill()
+        await endpoint.running.kill()
         await publish(broker, postgres, range(22))
         await until(lambda: relay.paused and client.is_closed)
-        await place.running.start()
+        await endpoint.running.start()
         await until_empty(postgres)
     await to.stop()
 
 
-@pytest.mark.parametrize("place", [RedisStream], indirect=True)
-async def test_no_connection_outlives_the_redis_it_was_made_to(place: RedisStream) -> None:
+@pytest.mark.parametrize("endpoint", [RedisStream], indirect=True)
+async def test_no_connection_outlives_the_redis_it_was_made_to(endpoint: RedisStream) -> None:
     """One that did would fail when it is used next, and look like another outage."""
-    target = RedisTarget(place.broker())
+    target = RedisTarget(endpoint.broker())
     await target.start()
-    message = Outgoing(place.destination, b"1", {}, None, "1", "1")
+    message = Outgoing(endpoint.destination, b"1", {}, None, "1", "1")
     try:
         await asyncio.gather(*(target.send_each([message]) for _ in range(6)))  # on six connections
-        await place.running.stop()
+        await endpoint.running.stop()
         with pytest.raises(RedisError):
             await target.alive()
-        await place.running.start()
+        await endpoint.running.start()
         assert await target.alive()
         assert await asyncio.gather(*(target.send_each([message]) for _ in range(6))) == [[None]] * 6
     finally:

@@ -1,4 +1,4 @@
-"""Messages that a client chokes on, or that a server hangs up on: they are refused, and nobody else suffers."""
+"""Messages that a client chokes on, or that a server hangs up on: they are refused, and others arrive."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
-from tests.relay.destinations import (
-    ConfluentPlace,
-    KafkaPlace,
+from tests.relay.endpoints import (
+    ConfluentEndpoint,
+    Endpoint,
+    KafkaEndpoint,
     NatsCore,
     NatsStream,
-    Place,
-    RabbitQueuePlace,
+    RabbitQueueEndpoint,
     RedisStream,
 )
 from tests.waiting import until_empty
@@ -28,33 +28,35 @@ POISONS: list[Any] = [
     pytest.param(NatsStream, {"body": b"x" * (MIB - 60)}, id="NatsStream, too large with its headers"),
     pytest.param(NatsCore, {"body": b"x" * (MIB - 60)}, id="NatsCore, too large with its headers"),
     pytest.param(NatsStream, {"where": "x" * 5000}, id="NatsStream, a long subject"),
-    pytest.param(KafkaPlace, {"where": "x" * 5000}, id="Kafka, a long topic"),
-    pytest.param(ConfluentPlace, {"where": "x" * 5000}, id="Confluent, a long topic"),
-    pytest.param(RabbitQueuePlace, {"where": "no-exchange/x"}, id="RabbitMQ, no exchange"),
+    pytest.param(KafkaEndpoint, {"where": "x" * 5000}, id="Kafka, a long topic"),
+    pytest.param(ConfluentEndpoint, {"where": "x" * 5000}, id="Confluent, a long topic"),
+    pytest.param(RabbitQueueEndpoint, {"where": "no-exchange/x"}, id="RabbitMQ, no exchange"),
     pytest.param(RedisStream, {"headers": {"a": "1" * 70_000}}, id="Redis, a long header"),
 ]
 
 
-async def publish(broker: OutboxBroker, postgres: PostgresBackend, place: Place, poison: dict[str, Any]) -> None:
+async def publish(broker: OutboxBroker, postgres: PostgresBackend, endpoint: Endpoint, poison: dict[str, Any]) -> None:
     """Publish ten messages of each key, and as many without one; the fourth of each is bad."""
     async with postgres.transaction() as session:
         for number in range(30):
             bad = number // 3 == 3
-            headers = {"where": place.destination}
+            headers = {"where": endpoint.destination}
             if bad:
                 headers |= poison.get("headers", {})
-                headers["where"] = poison.get("where", place.destination)
+                headers["where"] = poison.get("where", endpoint.destination)
             body = poison.get("body", b"bad") if bad else b"%d" % number
             await broker.publish(body, queue="q", key=KEYS[number % 3], headers=headers, session=session)
 
 
-@pytest.mark.parametrize(("place", "poison"), POISONS, indirect=["place"])
-async def test_poison_harms_nobody_else(postgres: PostgresBackend, place: Place, poison: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("endpoint", "poison"), POISONS, indirect=["endpoint"])
+async def test_poison_harms_no_other_message(
+    postgres: PostgresBackend, endpoint: Endpoint, poison: dict[str, Any]
+) -> None:
     records = Records()
     broker = broker_on(postgres, records)
-    await publish(broker, postgres, place, poison)
-    async with place.listening() as inbox:
-        async with Relay(broker, to=place.broker(), routes={"q": by_header("where")}):
+    await publish(broker, postgres, endpoint, poison)
+    async with endpoint.listening() as inbox:
+        async with Relay(broker, to=endpoint.broker(), routes={"q": by_header("where")}):
             await until_empty(postgres)
         await inbox.until(27)
     assert {dead.payload for dead in await postgres.dead_letters()} == {poison.get("body", b"bad")}

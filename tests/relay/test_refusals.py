@@ -11,25 +11,27 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
-from tests.relay.destinations import (
+from tests.relay.endpoints import (
     PARTITIONS,
-    ConfluentPlace,
-    KafkaPlace,
+    ConfluentEndpoint,
+    Endpoint,
+    KafkaEndpoint,
     NatsStream,
-    Place,
-    RabbitQueuePlace,
+    RabbitQueueEndpoint,
     RedisStream,
 )
 from tests.relay.memory_target import Memory
 from tests.waiting import until_empty, until_rows
 
-KINDS = (KafkaPlace, ConfluentPlace, RabbitQueuePlace, NatsStream, RedisStream)
-every_server = pytest.mark.parametrize("place", KINDS, indirect=True, ids=lambda kind: kind.__name__)
-both_kafkas = pytest.mark.parametrize("place", KINDS[:2], indirect=True, ids=lambda kind: kind.__name__)
+KINDS = (KafkaEndpoint, ConfluentEndpoint, RabbitQueueEndpoint, NatsStream, RedisStream)
+every_server = pytest.mark.parametrize("endpoint", KINDS, indirect=True, ids=lambda kind: kind.__name__)
+both_kafkas = pytest.mark.parametrize("endpoint", KINDS[:2], indirect=True, ids=lambda kind: kind.__name__)
 
 
-async def publish(broker: OutboxBroker, postgres: PostgresBackend, numbers: range, *, bad: set[int], to: Place) -> None:
-    """Publish numbers of ten keys; the bad ones go to a place that does not exist."""
+async def publish(
+    broker: OutboxBroker, postgres: PostgresBackend, numbers: range, *, bad: set[int], to: Endpoint
+) -> None:
+    """Publish numbers of ten keys; the bad ones go to a destination that does not exist."""
     async with postgres.transaction() as session:
         for number in numbers:
             where = f"{to.destination}-missing" if number in bad else to.destination
@@ -37,11 +39,11 @@ async def publish(broker: OutboxBroker, postgres: PostgresBackend, numbers: rang
             await broker.publish(b"%d" % number, queue="q", key=f"k{number % 10}", headers=headers, session=session)
 
 
-async def spoil(place: Place) -> None:
-    """Have nothing arrive at the missing place: most brokers know of none, and Redis has something else there."""
-    if isinstance(place, RedisStream):
-        client = redis.asyncio.from_url(place.running.url)
-        await client.set(f"{place.name}-missing", "no stream")
+async def spoil(endpoint: Endpoint) -> None:
+    """Have nothing arrive at the missing endpoint: most brokers know of none, and Redis has something else there."""
+    if isinstance(endpoint, RedisStream):
+        client = redis.asyncio.from_url(endpoint.running.url)
+        await client.set(f"{endpoint.name}-missing", "no stream")
         await client.aclose()
 
 
@@ -50,12 +52,12 @@ async def dead_bodies(postgres: PostgresBackend) -> list[bytes]:
 
 
 @every_server
-async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresBackend, place: Place) -> None:
-    await spoil(place)
+async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    await spoil(endpoint)
     records = Records()
     broker = broker_on(postgres, records)
-    await publish(broker, postgres, range(60), bad={23}, to=place)
-    async with place.listening() as inbox, Relay(broker, to=place.broker(), routes={"q": by_header("where")}):
+    await publish(broker, postgres, range(60), bad={23}, to=endpoint)
+    async with endpoint.listening() as inbox, Relay(broker, to=endpoint.broker(), routes={"q": by_header("where")}):
         await inbox.until(59)
         await until_empty(postgres)
     assert await dead_bodies(postgres) == [b"23"]
@@ -65,26 +67,26 @@ async def test_a_refused_message_is_dead_and_its_key_goes_on(postgres: PostgresB
     why = str(dead.last_exception).partition(": ")[2].partition("\n")[0]
     [line] = records.named("dead_lettered")
     assert why.rstrip(".") in line.getMessage()
-    if isinstance(place, RedisStream):  # whose errors come as values, so there is no traceback to keep
+    if isinstance(endpoint, RedisStream):  # whose errors come as values, so there is no traceback to keep
         assert str(dead.last_exception).count(why) == 1
-    if isinstance(place, NatsStream):
-        assert why.startswith(f"No JetStream stream has the subject '{place.destination}-missing': create one")
+    if isinstance(endpoint, NatsStream):
+        assert why.startswith(f"No JetStream stream has the subject '{endpoint.destination}-missing': create one")
     assert inbox.by_key == {f"k{k}": [b"%d" % n for n in range(k, 60, 10) if n != 23] for k in range(10)}
 
 
 @every_server
-async def test_a_refused_message_may_park_its_key(postgres: PostgresBackend, place: Place) -> None:
-    await spoil(place)
+async def test_a_refused_message_may_park_its_key(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    await spoil(endpoint)
     broker = broker_on(postgres)
-    await publish(broker, postgres, range(60), bad={23}, to=place)
-    relay = Relay(broker, to=place.broker(), routes={"q": by_header("where")}, on_dead="park")
-    async with place.listening() as inbox, relay:
+    await publish(broker, postgres, range(60), bad={23}, to=endpoint)
+    relay = Relay(broker, to=endpoint.broker(), routes={"q": by_header("where")}, on_dead="park")
+    async with endpoint.listening() as inbox, relay:
         await inbox.until(56)
         await until_rows(postgres, 4)
         async with postgres.transaction() as session:
             [key] = await broker.fetch_keys(session=session, state="parked")
             assert (key.key, key.waiting) == ("k3", 3)
-            assert await broker.skip_key(queue="q", key="k3", reason="no such place", session=session)
+            assert await broker.skip_key(queue="q", key="k3", reason="no such endpoint", session=session)
         await inbox.until(59)
         await until_empty(postgres)
     assert await dead_bodies(postgres) == [b"23"]
@@ -94,19 +96,19 @@ async def test_a_refused_message_may_park_its_key(postgres: PostgresBackend, pla
 @both_kafkas
 @pytest.mark.parametrize("on_dead", ["skip", "park"])
 async def test_who_shares_a_batch_with_one_too_large_arrives(
-    postgres: PostgresBackend, place: KafkaPlace, on_dead: Any
+    postgres: PostgresBackend, endpoint: KafkaEndpoint, on_dead: Any
 ) -> None:
     """Kafka refuses batches: the limit of a topic is known to it alone."""
-    place.name += "-small"
-    await place.running.create_topic(place.name, PARTITIONS, max_message_bytes="4000")
+    endpoint.name += "-small"
+    await endpoint.running.create_topic(endpoint.name, PARTITIONS, max_message_bytes="4000")
     records = Records()
     broker = broker_on(postgres, records)
     async with postgres.transaction() as session:
         bodies = [b"%d" % n + b" " * (8000 if n == 23 else 200) for n in range(200)]
         await broker.publish_batch(*bodies, queue="q", keys=[f"k{n % 10}" for n in range(200)], session=session)
         await broker.publish_batch(*(b"%d" % n for n in range(200, 300)), queue="q", session=session)
-    relay = Relay(broker, to=place.broker(), routes={"q": place.name}, on_dead=on_dead)
-    async with place.listening() as inbox, relay:
+    relay = Relay(broker, to=endpoint.broker(), routes={"q": endpoint.name}, on_dead=on_dead)
+    async with endpoint.listening() as inbox, relay:
         if on_dead == "park":
             await until_rows(postgres, 18)  # the refused one, and those behind it
         else:
@@ -130,22 +132,22 @@ async def test_a_row_without_a_destination_is_refused(postgres: PostgresBackend)
         await broker.publish(b"1", queue="q", key="a", session=session)
         await broker.publish(b"2", queue="q", key="a", headers={"where": "there"}, session=session)
         await broker.publish(b"3", queue="r", key="a", session=session)
-    place = Memory()
+    endpoint = Memory()
 
     def fail(_: object) -> str:
         raise LookupError("nowhere")
 
-    async with Relay(broker, to=place, routes={"q": by_header("where"), "r": fail}):
+    async with Relay(broker, to=endpoint, routes={"q": by_header("where"), "r": fail}):
         await until_empty(postgres)
     assert sorted(await dead_bodies(postgres)) == [b"1", b"3"]
-    assert place.sent == [b"2"]
+    assert endpoint.sent == [b"2"]
     assert {str(dead.last_exception).split(":")[0].rpartition(".")[2] for dead in await postgres.dead_letters()} == {
         "UnroutableError"
     }
 
 
 async def test_headers_that_are_none_are_refused(postgres: PostgresBackend) -> None:
-    """Whoever inserts by SQL may write any JSON there."""
+    """An insert by SQL may write any JSON there."""
     broker = broker_on(postgres)
     async with postgres.transaction() as session:
         await session.execute(
@@ -156,17 +158,17 @@ async def test_headers_that_are_none_are_refused(postgres: PostgresBackend) -> N
                 for key in ("a", None)
             ],
         )
-    place = Memory()
-    async with Relay(broker, to=place, routes={"q": "there"}):
+    endpoint = Memory()
+    async with Relay(broker, to=endpoint, routes={"q": "there"}):
         await until_empty(postgres)
-    assert sorted(place.sent) == [b"0", b"0", b"2", b"2"]
+    assert sorted(endpoint.sent) == [b"0", b"0", b"2", b"2"]
     assert await dead_bodies(postgres) == [b"1", b"1"]
 
 
-@pytest.mark.parametrize("place", [RabbitQueuePlace], indirect=True)
-async def test_a_broker_without_confirmations_is_refused(postgres: PostgresBackend, place: Place) -> None:
-    to = RabbitBroker(place.running.url, logger=None, default_channel=Channel(publisher_confirms=False))
-    relay = Relay(broker_on(postgres), to=to, routes={"q": place.destination})
+@pytest.mark.parametrize("endpoint", [RabbitQueueEndpoint], indirect=True)
+async def test_a_broker_without_confirmations_is_refused(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    to = RabbitBroker(endpoint.running.url, logger=None, default_channel=Channel(publisher_confirms=False))
+    relay = Relay(broker_on(postgres), to=to, routes={"q": endpoint.destination})
     with pytest.raises(ValueError, match="publisher_confirms"):
         await relay.start()
     await relay.stop()

@@ -1,4 +1,4 @@
-"""A broker that answers, and takes nothing for a while: that is an outage as well, and nobody's message is dead."""
+"""A broker that answers, and takes nothing for a while: that is an outage as well, and no message is dead."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.relay.destinations import NatsStream, Place, RabbitQueuePlace, RedisList, RedisStream
+from tests.relay.endpoints import Endpoint, NatsStream, RabbitQueueEndpoint, RedisList, RedisStream
 from tests.waiting import until, until_empty
 
 
@@ -26,8 +26,8 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def redis_with(place: Place, name: str, well: str, ill: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client = redis.asyncio.from_url(place.running.url)
+async def redis_with(endpoint: Endpoint, name: str, well: str, ill: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(endpoint.running.url)
     await client.config_set(name, ill)
     try:
         yield lambda: client.config_set(name, well)
@@ -37,9 +37,9 @@ async def redis_with(place: Place, name: str, well: str, ill: str) -> AsyncItera
 
 
 @asynccontextmanager
-async def redis_as_replica(place: Place) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client = redis.asyncio.from_url(place.running.url)
-    await client.slaveof("127.0.0.1", 1)  # where nobody is
+async def redis_as_replica(endpoint: Endpoint) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(endpoint.running.url)
+    await client.slaveof("127.0.0.1", 1)  # no server is there
     try:
         yield client.slaveof
     finally:
@@ -48,13 +48,13 @@ async def redis_as_replica(place: Place) -> AsyncIterator[Callable[[], Awaitable
 
 
 @asynccontextmanager
-async def full_queue(place: RabbitQueuePlace) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    place.name += "-small"
-    async with await aio_pika.connect(place.running.url) as connection:
+async def full_queue(endpoint: RabbitQueueEndpoint) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    endpoint.name += "-small"
+    async with await aio_pika.connect(endpoint.running.url) as connection:
         channel = await connection.channel()
         arguments: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
-        queue = await channel.declare_queue(place.name, durable=True, arguments=arguments)
-        await channel.default_exchange.publish(aio_pika.Message(b""), place.name)
+        queue = await channel.declare_queue(endpoint.name, durable=True, arguments=arguments)
+        await channel.default_exchange.publish(aio_pika.Message(b""), endpoint.name)
 
         async def consume() -> None:
             async def take(message: Any) -> None:
@@ -66,19 +66,19 @@ async def full_queue(place: RabbitQueuePlace) -> AsyncIterator[Callable[[], Awai
 
 
 @asynccontextmanager
-async def full_stream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client = await nats.connect(place.running.url)
+async def full_stream(endpoint: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = await nats.connect(endpoint.running.url)
     stream = client.jetstream()
-    limits: dict[str, Any] = {"name": place.name, "subjects": [place.name], "max_msgs": 1, "discard": "new"}
+    limits: dict[str, Any] = {"name": endpoint.name, "subjects": [endpoint.name], "max_msgs": 1, "discard": "new"}
     await stream.update_stream(**limits)
-    await stream.publish(place.name, b"")
+    await stream.publish(endpoint.name, b"")
     yield lambda: stream.update_stream(**{**limits, "max_msgs": 100})
     await client.close()
 
 
 @asynccontextmanager
-async def no_jetstream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    running = place.running
+async def no_jetstream(endpoint: NatsStream) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    running = endpoint.running
     running.keeps_streams = False
     await running.restart()
     running.keeps_streams = True
@@ -86,13 +86,15 @@ async def no_jetstream(place: NatsStream) -> AsyncIterator[Callable[[], Awaitabl
 
 
 ILLS: list[Any] = [
-    pytest.param(RedisStream, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis stream, no memory"),
-    pytest.param(RedisList, lambda place: redis_with(place, "maxmemory", "0", "1"), id="Redis list, no memory"),
     pytest.param(
-        RedisStream, lambda place: redis_with(place, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
+        RedisStream, lambda endpoint: redis_with(endpoint, "maxmemory", "0", "1"), id="Redis stream, no memory"
+    ),
+    pytest.param(RedisList, lambda endpoint: redis_with(endpoint, "maxmemory", "0", "1"), id="Redis list, no memory"),
+    pytest.param(
+        RedisStream, lambda endpoint: redis_with(endpoint, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
     ),
     pytest.param(RedisStream, redis_as_replica, id="Redis, a replica"),
-    pytest.param(RabbitQueuePlace, full_queue, id="RabbitMQ, a full queue"),
+    pytest.param(RabbitQueueEndpoint, full_queue, id="RabbitMQ, a full queue"),
     pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
     pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
 ]
@@ -104,10 +106,10 @@ async def publish(broker: OutboxBroker, postgres: PostgresBackend) -> None:
             await broker.publish(b"%d" % number, queue="q", key=("a", "b", None)[number % 3], session=session)
 
 
-@pytest.mark.parametrize(("place", "ill"), ILLS, indirect=["place"])
-async def test_nothing_is_dead_where_nothing_is_taken(postgres: PostgresBackend, place: Place, ill: Any) -> None:
+@pytest.mark.parametrize(("endpoint", "ill"), ILLS, indirect=["endpoint"])
+async def test_nothing_is_dead_where_nothing_is_taken(postgres: PostgresBackend, endpoint: Endpoint, ill: Any) -> None:
     broker = broker_on(postgres)
-    async with ill(place) as heal, Relay(broker, to=place.broker(), routes={"q": place.destination}) as relay:
+    async with ill(endpoint) as heal, Relay(broker, to=endpoint.broker(), routes={"q": endpoint.destination}) as relay:
         await publish(broker, postgres)
         await until(lambda: relay.paused)
         await asyncio.sleep(1.0)

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from faststream_outbox.embedded import Database
 from tests.order.settings import STRATEGIES, OrderSettings
-from tests.relay.storm.round import storms
-from tests.relay.storm.settings import PLACES, StormSettings
+from tests.relay.faults.round import relay_rounds
+from tests.relay.faults.settings import ENDPOINTS, RelayRoundSettings
 from tests.soak.database import own_database
 from tests.soak.report import Display, show_results
 from tests.soak.round import Result, run_round
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as stack:
             database, restart = stack.enter_context(own_database(options.dsn))
-            run = run_round if options.relay is None else stack.enter_context(storms(options.relay))
+            run = run_round if options.relay is None else stack.enter_context(relay_rounds(options.relay))
             display = stack.enter_context(Display(console, options.seconds))
             _run_rounds(options, database, partial(run, restart=restart, progress=display.show), display, results)
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def _settings(options: argparse.Namespace, database: Database, seed: int) -> Set
     url = database.url(options.driver)
     if options.relay is not None:
         strategy = options.order or random.Random(seed).choice(STRATEGIES)
-        return StormSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **processes)
+        return RelayRoundSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **processes)
     if options.order is None:
         return Settings(url, Path(), seed, until=0.0, faults=faults, **processes)
     return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **processes)
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without --order, claimers and settlers of rows without a key are driven one operation at a time. With "
         "it, whole brokers handle messages with and without keys, and the order of each key is checked as well: one at "
         "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing. "
-        "With --relay they send them to a server, and what lies there in the end is checked, and in which order.",
+        "With --relay they send them to a server, and the messages on it and their order are checked in the end.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
     parser.add_argument(
@@ -115,9 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--relay",
-        choices=PLACES,
+        choices=ENDPOINTS,
         metavar="SERVER",
-        help=f"check what arrives on {', '.join(PLACES)}, which is killed too",
+        help=f"check what arrives on {', '.join(ENDPOINTS)}, which is killed too",
     )
     parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
     return parser

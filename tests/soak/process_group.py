@@ -19,7 +19,7 @@ Role = Literal["worker", "producer"]
 # the threads nor the exit handlers of whoever runs the soak.
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["tests.order.all_processes", "tests.relay.storm.worker", "tests.soak.worker", "asyncpg", "psycopg"]
+    ["tests.order.all_processes", "tests.relay.faults.worker", "tests.soak.worker", "asyncpg", "psycopg"]
 )
 
 STOP_SECONDS: Final = 15.0

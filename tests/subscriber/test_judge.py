@@ -9,6 +9,7 @@ from faststream import AckPolicy
 from faststream.exceptions import StopConsume
 
 from faststream_outbox import ConstantRetry, NoRetry
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Park, Retry
 from faststream_outbox.subscriber.judge import Interrupted, Judge, render_traceback
@@ -96,24 +97,28 @@ def summary(outcome: Outcome) -> tuple[Any, ...]:
         pytest.param(
             nack_for_five_seconds,
             None,
-            {"strategy": NoRetry()},
+            {"retry_strategy": NoRetry()},
             ("retry", 5, 1),
             id="a nack with a delay is retried although the strategy gives up",
         ),
         pytest.param(
-            nack, None, {"strategy": NoRetry()}, ("dead", "retry_terminal", 1), id="a strategy that gives up is final"
+            nack,
+            None,
+            {"retry_strategy": NoRetry()},
+            ("dead", "retry_terminal", 1),
+            id="a strategy that gives up is final",
         ),
         pytest.param(
             nack,
             None,
-            {"strategy": ConstantRetry(delay_seconds=1, max_attempts=3), "attempts": 2},
+            {"retry_strategy": ConstantRetry(delay_seconds=1, max_attempts=3), "attempts": 2},
             ("dead", "retry_terminal", 3),
             id="the last attempt that a strategy allows is the last",
         ),
         pytest.param(
             nack,
             None,
-            {"strategy": NoRetry(), "on_dead": "park", "key": "a"},
+            {"retry_strategy": NoRetry(), "on_dead": "park", "key": "a"},
             ("park", "retry_terminal", 1),
             id="a key whose message is given up is parked",
         ),
@@ -125,7 +130,7 @@ def summary(outcome: Outcome) -> tuple[Any, ...]:
         pytest.param(
             decide_nothing,
             Interrupted(),
-            {"strategy": NoRetry()},
+            {"retry_strategy": NoRetry()},
             ("retry", 0, 0),
             id="a handler that the drain cancelled has made no attempt",
         ),
@@ -135,15 +140,15 @@ async def test_what_becomes_of_a_row(
     decide: Decide, error: BaseException | None, options: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:
     delivery = await deliver(decide, key=options.pop("key", None), attempts=options.pop("attempts", 0))
-    arguments = {"policy": AckPolicy.NACK_ON_ERROR, "strategy": IN_AN_HOUR, **options}
-    judge = Judge(render=None, monitor=Reports(), **arguments)
+    policy = options.pop("policy", AckPolicy.NACK_ON_ERROR)
+    judge = Judge(policy, SubscriberOptions(**{"retry_strategy": IN_AN_HOUR, **options}), None, Reports())
     assert summary(judge.outcome(delivery, error)) == expected
 
 
 async def test_what_a_handler_published_in_answer_goes_with_its_ack() -> None:
     delivery = await deliver(ack)
     delivery.outputs = (OUTPUT,)
-    judge = Judge(AckPolicy.NACK_ON_ERROR, IN_AN_HOUR, None, Reports())
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(retry_strategy=IN_AN_HOUR), None, Reports())
     assert summary(judge.outcome(delivery, None)) == ("ack", "next")
 
 
@@ -184,7 +189,7 @@ class ByDelay:
 )
 async def test_what_a_strategy_answers(strategy: Any, expected: tuple[Any, ...], reported: bool) -> None:
     reports = Reports()
-    judge = Judge(AckPolicy.NACK_ON_ERROR, strategy, None, reports)
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(retry_strategy=strategy), None, reports)
     assert summary(judge.outcome(await deliver(nack), None)) == expected
     assert [log["event"] for log in reports.logs] == ["retry_strategy_failed"] * reported
 
@@ -206,7 +211,7 @@ def unrenderable(_error: BaseException) -> str:
     ],
 )
 async def test_what_is_kept_of_an_exception(render: Any, expected: str | None) -> None:
-    judge = Judge(AckPolicy.NACK_ON_ERROR, NoRetry(), render, Reports())
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(retry_strategy=NoRetry()), render, Reports())
     dead = judge.outcome(await deliver(decide_nothing), ValueError("no"))
     assert isinstance(dead, Dead)
     assert dead.last_exception == expected

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Protocol
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
@@ -11,14 +11,15 @@ from faststream_outbox.engine.claim.key_claims import LOOK_EVERY, KeyClaims
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
 from faststream_outbox.engine.claim.suspects import Suspects
 from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.options import SubscriberOptions
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
+from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import RowEvents
 
 
 class Demand(Protocol):
-    """Says how many rows to claim: `Prefetch` for workers, `CallerDemand` for callers that pull rows."""
+    """Decides how many rows to claim: `Prefetch` for workers, `CallerDemand` for callers that pull rows."""
+
+    # Whether rows are not handled here, but held by callers that pull them.
+    for_callers: bool
 
     def rows_wanted(self, ledger: Ledger) -> int:
         """Return how many rows to claim now; 0 while enough are in hand."""
@@ -29,42 +30,25 @@ class Demand(Protocol):
 
 
 class Claimer(Loop):
-    """Keeps as many rows in the ledger as are wanted, one claim at a time.
+    """Claims as many rows for the ledger as `demand` wants, one statement at a time.
 
     Each step: wait for room, run suspects if it is time, claim rows without a key, claim runs of rows with a key, and
-    wait if nothing was left to claim. `for_callers`: rows are not handled here, but held by callers that pull them.
+    wait if nothing was left to claim.
     """
 
     failure_event = "claim_failed"
     task = "Claiming rows"
 
-    def __init__(
-        self,
-        lane: ReconnectingLane,
-        ledger: Ledger,
-        journal: RowEvents,
-        demand: Demand,
-        keys: KeyClaims,
-        *,
-        queues: Sequence[str],
-        options: SubscriberOptions,
-        for_callers: bool = False,
-    ) -> None:
-        super().__init__(journal.monitor)
-        self._ledger = ledger
+    def __init__(self, shared: Shared, demand: Demand, keys: KeyClaims) -> None:
+        super().__init__(shared.monitor)
+        self._ledger = shared.ledger
         self._demand = demand
         self._keys = keys
-        self._rows_per_claim = options.rows_per_claim
-        self._for_callers = for_callers
-        self._idle_wait = IdleWait(min_interval=options.min_fetch_interval, max_interval=options.max_fetch_interval)
-        lease_seconds = options.lease_ttl_seconds
-        self._claims = LedgerClaims(lane, ledger, journal, keys, queues=queues, lease_seconds=lease_seconds)
+        self._rows_per_claim = shared.options.rows_per_claim
+        self._idle_wait = IdleWait(shared.options)
+        self._claims = LedgerClaims(shared, keys)
         self._suspects = Suspects(
-            *(self._claims, ledger, self._idle_wait),
-            wait_for_handlers=self._wait_for_handlers,
-            wait_to_be_alone=not for_callers,
-            # A tenth of a lease: the delay is small against the lease that had to run out before.
-            longest_pause=min(options.max_fetch_interval, max(0.5, lease_seconds / 10)),
+            *(shared, self._claims, self._idle_wait, self._wait_for_handlers), wait_to_be_alone=not demand.for_callers
         )
         self._claimed_at = -math.inf
         self._resumed_at = -math.inf
@@ -86,15 +70,15 @@ class Claimer(Loop):
         self._open.set()
 
     def wake(self) -> None:
-        """Look for rows now: some may have come."""
+        """Look for rows now: some may have been committed."""
         self._idle_wait.wake()
 
     def expect(self, seconds: float) -> None:
-        """Look for rows in so many seconds: one was written that will be due then."""
+        """Look for rows in so many seconds, when a row that was just written is due."""
         self._idle_wait.expect(seconds)
 
     async def stop(self) -> None:
-        """Stop at once; rows that a claim under way brings are still entered into the ledger."""
+        """Stop at once; the rows of a claim that is under way are still added to the ledger."""
         self._idle_wait.close()
         await super().stop()
 
@@ -165,7 +149,7 @@ class Claimer(Loop):
             return 0
         claimed = await self._claim_runs((room + 1) // 2, idle=False)
         # A caller takes one row, so a key gets its turn only if all keys are looked at now; workers go on next time.
-        while self._for_callers and not claimed and self._keys.more:
+        while self._demand.for_callers and not claimed and self._keys.more:
             claimed = await self._claim_runs(room, idle=False)
         return claimed
 
@@ -192,8 +176,5 @@ class Claimer(Loop):
     def _longest_wait(self) -> float:
         """Return for how long to wait: until the next sweep for rows that were committed late, or for suspects."""
         now = time.monotonic()
-        sweep_in, suspects_at = self._claims.cursor.sweep_in(now), self._suspects.due_at
-        return min(
-            math.inf if sweep_in is None else sweep_in,
-            math.inf if suspects_at is None else suspects_at - now,
-        )
+        sweep_in = self._claims.cursor.sweep_in(now)
+        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - now)

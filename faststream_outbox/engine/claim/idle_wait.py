@@ -1,4 +1,4 @@
-"""How long to wait when a claim has brought nothing: until a wake-up, until a row is due, never too long."""
+"""Decides how long to wait after a claim that found no row: until a wake-up or until a row is due."""
 
 import asyncio
 import math
@@ -6,30 +6,31 @@ import random
 from contextlib import suppress
 from typing import Final
 
+from faststream_outbox.engine.options import SubscriberOptions
+
 # A row that another process is claiming looks free. Wait a little, so that two claimers do not chase each other; and
 # longer each time while it stays so, because the row may be locked.
 _SHORTEST: Final = 0.005
 
 
 class IdleWait:
-    """The waits between the claims of one claimer; longer each time while nothing comes."""
+    """Waits between the claims of one claimer; longer each time, until a claim finds rows again."""
 
-    def __init__(self, *, min_interval: float, max_interval: float) -> None:
-        self._min_interval = min_interval
-        self._max_interval = max_interval
-        self._interval = min_interval
+    def __init__(self, options: SubscriberOptions) -> None:
+        self._min_interval = self._interval = options.min_fetch_interval
+        self._max_interval = options.max_fetch_interval
         self._shortest = _SHORTEST
         self._woken = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """End the wait: rows may have come."""
+        """End the wait: rows may have been committed."""
         self._woken.set()
 
     def expect(self, seconds: float) -> None:
-        """Wake in so many seconds: a row will be due that the last answer to "what is due next" did not include.
+        """Wake in so many seconds, when a row is due that the database did not know of at the last claim.
 
-        Only the earliest alarm is kept: the claim that follows it asks the database for the next one.
+        Only the earliest alarm is kept: after the claim that follows, the database says when the next row is due.
         """
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
@@ -45,7 +46,7 @@ class IdleWait:
 
     @property
     def woken(self) -> bool:
-        """Whether rows may have come since `clear_wake`."""
+        """Whether `wake` was called since `clear_wake`."""
         return self._woken.is_set()
 
     def clear_wake(self) -> bool:
@@ -55,7 +56,7 @@ class IdleWait:
         return woken
 
     def shorten(self) -> None:
-        """Begin with short waits again, because rows have come."""
+        """Begin with short waits again, because a claim found rows."""
         self._shortest = _SHORTEST
         self._interval = self._min_interval
 

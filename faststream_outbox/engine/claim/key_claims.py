@@ -1,12 +1,13 @@
-"""When to claim rows with a key, and how many keys: a queue without keys must hardly pay for the looks."""
+"""Claims rows with a key: decides when to look and at how many keys; a queue without keys costs little."""
 
 import math
 import time
 from collections.abc import Sequence
 from typing import Final
 
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.storage import StoreConnection
-from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, Ordering, OwnShards, RunClaim
+from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, OwnShards, RunClaim
 
 # While rows without a key are claimed batch after batch, look for keys this often, in seconds; and the other way round.
 LOOK_EVERY: Final = 0.05
@@ -18,21 +19,18 @@ _WEIGHT: Final = 0.2
 
 
 class KeyClaims:
-    """A subscriber's view of the keys in its queues."""
+    """Claims runs of rows with a key, and remembers after which key to continue.
+
+    It also remembers where it met keys whose lease ran out; `claim_suspect` looks only there.
+    """
 
     def __init__(
-        self,
-        queues: Sequence[str],
-        *,
-        rows_per_key: int,
-        lease_seconds: float,
-        ordering: Ordering | None = None,
-        shards: OwnShards | None = None,
+        self, queues: Sequence[str], options: SubscriberOptions, *, rows_per_key: int, shards: OwnShards | None = None
     ) -> None:
-        self._fresh = KeyCursor(queues, ordering=ordering, shards=shards)
-        self._suspects = KeyCursor(queues, ordering=ordering, shards=shards)
+        self._fresh = KeyCursor(queues, ordering=options.ordering, shards=shards)
+        self._suspects = KeyCursor(queues, ordering=options.ordering, shards=shards)
         self._rows_per_key = rows_per_key
-        self._lease_seconds = lease_seconds
+        self._lease_seconds = options.lease_ttl_seconds
         self._length = 1.0
         self._looked_at = -math.inf
         # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
@@ -51,7 +49,7 @@ class KeyClaims:
 
     @property
     def more(self) -> bool:
-        """Whether another claim is likely to bring runs."""
+        """Whether another claim is likely to find runs."""
         return not self._fresh.at_rest
 
     def sooner(self, due: float | None) -> float | None:
@@ -65,10 +63,9 @@ class KeyClaims:
     async def claim(self, lane: StoreConnection, room: int, run_length: int) -> RunClaim:
         """Claim runs of about `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
-        keys = max(1, int(room / max(1.0, self._length)))
         claim = await lane.claim_runs(
             self._fresh,
-            keys=keys,
+            keys=max(1, int(room / max(1.0, self._length))),
             rows_per_key=min(self._rows_per_key, run_length),
             lease_seconds=self._lease_seconds,
         )

@@ -4,10 +4,8 @@ import asyncio
 import time
 from typing import Final
 
-from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
+from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import Monitor
 
 # Two renewals in a row may fail before a lease is lost.
 _RENEWALS_PER_LEASE: Final = 3
@@ -19,11 +17,11 @@ class LeaseRenewer(Loop):
     failure_event = "renew_failed"
     task = "Renewing leases"
 
-    def __init__(self, lane: ReconnectingLane, ledger: Ledger, monitor: Monitor, *, lease_seconds: float) -> None:
-        super().__init__(monitor)
-        self._lane = lane
-        self._ledger = ledger
-        self._lease_seconds = lease_seconds
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.monitor)
+        self._lane = shared.claim_lane
+        self._ledger = shared.ledger
+        self._lease_seconds = shared.options.lease_ttl_seconds
 
     async def step(self) -> None:
         """Wait for a third of a lease, then renew."""

@@ -1,14 +1,11 @@
-"""Sends claims to the store and enters the rows that they bring into the ledger."""
+"""Sends claims to the store and adds the claimed rows to the ledger."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
-from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
-from faststream_outbox.engine.shutdown import give_back
-from faststream_outbox.runtime.telemetry import RowEvents
+from faststream_outbox.engine.shared import Shared
 from faststream_outbox.storage import Claim, ClaimCursor, StoreConnection
 from faststream_outbox.storage.ordering import RunClaim
 
@@ -16,77 +13,70 @@ _T = TypeVar("_T")
 
 
 class LedgerClaims:
-    """The statements of one claimer. Only this process knows which rows it leased, so none may be lost on the way."""
+    """Runs the claims of one claimer and adds their rows to the ledger.
 
-    def __init__(
-        self,
-        lane: ReconnectingLane,
-        ledger: Ledger,
-        journal: RowEvents,
-        keys: KeyClaims,
-        *,
-        queues: Sequence[str],
-        lease_seconds: float,
-    ) -> None:
-        self._lane = lane
-        self._ledger = ledger
-        self._journal = journal
+    Only this process knows which rows it leased, so rows are added even if the claimer is stopped during the claim.
+    """
+
+    def __init__(self, shared: Shared, keys: KeyClaims) -> None:
+        self._lane = shared.claim_lane
+        self._ledger = shared.ledger
+        self._journal = shared.journal
         self._keys = keys
-        self._lease_seconds = lease_seconds
-        self.cursor = ClaimCursor(queues)
+        self._lease_seconds = shared.options.lease_ttl_seconds
+        self.cursor = ClaimCursor(shared.queues)
 
     async def claim_rows(self, limit: int) -> Claim:
         """Claim rows without a key and admit them."""
         return await self._claim(
-            lambda lane: lane.claim(self.cursor, limit=limit, lease_seconds=self._lease_seconds), self._admit_rows
+            lambda lane: lane.claim(self.cursor, limit=limit, lease_seconds=self._lease_seconds),
+            self._add_rows,
+            admit=True,
         )
 
     async def claim_runs(self, room: int, run_length: int) -> RunClaim:
         """Claim runs of rows with a key and admit them."""
-        return await self._claim(lambda lane: self._keys.claim(lane, room, run_length), self._admit_runs)
+        return await self._claim(lambda lane: self._keys.claim(lane, room, run_length), self._add_runs, admit=True)
 
     async def claim_suspect(self) -> bool:
         """Claim a row or a run whose last lease ran out, without admitting it; return whether there was one."""
         claim = await self._claim(
-            lambda lane: lane.claim_suspect(self.cursor, lease_seconds=self._lease_seconds), self._add_rows
+            lambda lane: lane.claim_suspect(self.cursor, lease_seconds=self._lease_seconds), self._add_suspects
         )
         if claim.rows or not self._keys.have_suspects:
             return bool(claim.rows)
         return await self._claim(self._keys.claim_suspect, self._add_runs) is not None
 
-    async def give_back_added(self) -> None:
-        """Give back the rows that were claimed and not admitted."""
-        await give_back(self._ledger.take_added(), self._lane, self._journal.monitor)
-
     async def next_due(self) -> float | None:
         """Return in how many seconds the next row is due; None when no row waits."""
         return self._keys.sooner(await self._lane.run(lambda lane: lane.next_due(self.cursor)))
 
-    async def _claim(self, operation: Callable[[StoreConnection], Awaitable[_T]], enter: Callable[[_T], None]) -> _T:
-        """Claim, and enter the rows even if the claimer is stopped meanwhile."""
+    async def _claim(
+        self,
+        operation: Callable[[StoreConnection], Coroutine[Any, Any, _T]],
+        add: Callable[[_T], None],
+        *,
+        admit: bool = False,
+    ) -> _T:
+        """Claim and add the rows, even if the claimer is stopped meanwhile."""
         claim = await self._lane.run(operation, finish_if_cancelled=True)
-        enter(claim)
+        add(claim)
+        if admit:
+            self._ledger.admit_added()
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await asyncio.sleep(0)  # raises CancelledError before anything else is claimed
         return claim
 
-    def _admit_rows(self, claim: Claim) -> None:
+    def _add_rows(self, claim: Claim) -> None:
         self._journal.claimed(self.cursor.queues, claim.rows)
         self._ledger.add(claim.rows, claim.expires_at)
-        self._ledger.admit_added()
 
-    def _admit_runs(self, claim: RunClaim) -> None:
-        if claim.runs:
-            self._add_runs(claim)
-            self._ledger.admit_added()
-
-    def _add_rows(self, claim: Claim) -> None:
+    def _add_suspects(self, claim: Claim) -> None:
         if claim.rows:  # an empty look for suspects is not counted as a fetch
-            self._journal.claimed(self.cursor.queues, claim.rows)
-            self._ledger.add(claim.rows, claim.expires_at)
+            self._add_rows(claim)
 
     def _add_runs(self, claim: RunClaim | None) -> None:
-        if claim is not None:
+        if claim is not None and claim.runs:
             self._journal.claimed(self.cursor.queues, [row for run in claim.runs for row in run.rows])
             self._ledger.add_runs(claim.runs, claim.expires_at)

@@ -1,4 +1,4 @@
-"""How many rows to claim: enough to keep workers busy, no more, because other processes could run them."""
+"""Decides how many rows to claim: enough to keep workers busy; other processes can run the rest."""
 
 from typing import Final
 
@@ -24,6 +24,8 @@ class Prefetch:
     Before the first handler ends it assumes that handlers are fast; rows that then wait too long are given back by the
     `StaleReturner`.
     """
+
+    for_callers = False
 
     def __init__(self, *, max_workers: int, most: int, max_records: int = 1) -> None:
         self._workers = max_workers
@@ -71,6 +73,7 @@ class Prefetch:
 class CallerDemand:
     """Wants one row for each caller that waits, and none ahead."""
 
+    for_callers = True
     run_length = 1
 
     def __init__(self) -> None:

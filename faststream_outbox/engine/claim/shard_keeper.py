@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
+from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import Monitor, describe
+from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage.ordering import HashShards, OwnShards, Shard, ShardHolder
 
 # How long the shards of a process that died have no claimer. A living one renews them three times in that time.
@@ -22,27 +22,17 @@ _MOST_LEASES_MISSED: Final = 3
 
 
 class ShardKeeper(Loop):
-    """Renews the leases of its shards, and takes or gives up some as processes come and go."""
+    """Renews the leases of its shards, and takes or gives up some as other processes start and stop."""
 
     failure_event = "shards_failed"
     task = "Sharing the shards"
 
-    def __init__(
-        self,
-        lane: ReconnectingLane,
-        queues: Sequence[str],
-        own: OwnShards,
-        monitor: Monitor,
-        *,
-        wake: Callable[[], None],
-        lease_seconds: float = SHARD_LEASE_SECONDS,
-    ) -> None:
-        super().__init__(monitor)
-        self._lane = lane
-        self._queues = queues
+    def __init__(self, shared: Shared, own: OwnShards, wake: Callable[[], None]) -> None:
+        super().__init__(shared.monitor)
+        self._lane = shared.claim_lane
+        self._queues = shared.queues
         self._own = own
         self._wake = wake
-        self._lease_seconds = lease_seconds
         self._shared_at = time.monotonic()
         self._holder = ShardHolder(uuid4(), f"{socket.gethostname()}:{os.getpid()}")
 
@@ -50,26 +40,25 @@ class ShardKeeper(Loop):
         """Take this process's share, then wait for a third of a lease."""
         held = await self._lane.run(
             lambda lane: lane.share_shards(
-                self._holder, self._queues, count=self._own.count, lease_seconds=self._lease_seconds
+                self._holder, self._queues, count=self._own.count, lease_seconds=SHARD_LEASE_SECONDS
             )
         )
         self._shared_at = time.monotonic()
         if self._own.replace(held):
             self._wake()
-        await asyncio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
+        await asyncio.sleep(SHARD_LEASE_SECONDS / _RENEWALS_PER_LEASE)
 
     @property
     def alive(self) -> bool:
         """Whether the loop is running and has shared lately: without shards no key is claimed."""
-        lately = time.monotonic() - self._shared_at < _MOST_LEASES_MISSED * self._lease_seconds
-        return super().alive and lately
+        return super().alive and time.monotonic() - self._shared_at < _MOST_LEASES_MISSED * SHARD_LEASE_SECONDS
 
     async def leave(self) -> None:
         """Give all shards back; if that fails, other processes take them when their leases have run out."""
         await self.stop()
         try:
             await self._lane.run(lambda lane: lane.leave_shards(self._holder, self._queues))
-        except Exception as error:  # noqa: BLE001 - the rows in hand have to be settled whatever it is
+        except Exception as error:  # noqa: BLE001 - after any error the rows in hand must still be settled
             message = f"Could not give back the shards; other processes take them in a few seconds: {describe(error)}"
             self._monitor.report("release_failed", message, level=logging.WARNING, error=error)
 

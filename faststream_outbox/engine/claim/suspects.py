@@ -1,12 +1,13 @@
-"""Suspects: rows whose last lease ran out, perhaps because their handler took its process down."""
+"""Suspects: rows whose last lease ran out, perhaps because their handler crashed its process."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
-from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.shared import Shared
 
 # While a suspect runs, nothing else does: suspects get at most half of the time, in slices of this length.
 _SLICE: Final = 0.5
@@ -18,7 +19,7 @@ WaitForHandlers = Callable[[Awaitable[object], float | None], Awaitable[None]]
 
 
 class Suspects:
-    """Claims suspects one at a time and runs each with nothing beside it, so that it can take no other row down.
+    """Claims suspects one at a time and runs each alone, so that a crash affects no other row.
 
     `wait_to_be_alone=False`: never wait for other rows to end, but claim one suspect when none is in hand. That is for
     callers that pull rows and hold them for as long as they like.
@@ -26,20 +27,22 @@ class Suspects:
 
     def __init__(
         self,
+        shared: Shared,
         claims: LedgerClaims,
-        ledger: Ledger,
         idle_wait: IdleWait,
-        *,
         wait_for_handlers: WaitForHandlers,
+        *,
         wait_to_be_alone: bool,
-        longest_pause: float,
     ) -> None:
+        self._shared = shared
         self._claims = claims
-        self._ledger = ledger
+        self._ledger = shared.ledger
         self._idle_wait = idle_wait
         self._wait_for_handlers = wait_for_handlers
         self._wait_to_be_alone = wait_to_be_alone
-        self._longest_pause = longest_pause
+        # A tenth of a lease: the delay is small against the lease that had to run out before.
+        longest_pause = max(0.5, shared.options.lease_ttl_seconds / 10)
+        self._longest_pause = min(shared.options.max_fetch_interval, longest_pause)
         self._due_at = 0.0
         self._may_be_left = True
         self._wait_limit = _SLICE
@@ -47,12 +50,12 @@ class Suspects:
     @property
     def are_due(self) -> bool:
         """Whether to look for suspects now."""
-        return self._allowed and time.monotonic() >= self._due_at
+        return time.monotonic() >= self.due_at
 
     @property
-    def due_at(self) -> float | None:
-        """When to look for suspects again, on the monotonic clock; None while rows in hand forbid it."""
-        return self._due_at if self._allowed else None
+    def due_at(self) -> float:
+        """When to look for suspects again, on the monotonic clock; infinity while rows in hand forbid it."""
+        return self._due_at if self._allowed else math.inf
 
     @property
     def _allowed(self) -> bool:
@@ -100,7 +103,7 @@ class Suspects:
 
     async def _postpone(self) -> None:
         """Give back the suspect, because a slow handler runs; fresh rows must not wait for that handler."""
-        await self._claims.give_back_added()
+        await self._shared.give_back(self._ledger.take_added(), announce=False)
         self._due_at = time.monotonic() + self._wait_limit
         self._wait_limit = min(2 * self._wait_limit, _LONGEST_WAIT)
         self._may_be_left = False

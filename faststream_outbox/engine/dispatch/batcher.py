@@ -1,4 +1,4 @@
-"""Which rows go into one call of the handler: those that wait, those that come in time, few of those that failed."""
+"""Decides which rows go into one call of the handler; rows that failed together come back in smaller calls."""
 
 import time
 from collections import OrderedDict
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.runtime.loop import give_way
+from faststream_outbox.engine.options import SubscriberOptions
+from faststream_outbox.runtime.loop import let_others_run
 from faststream_outbox.storage import OutboxRow, Retry, Settlement
 
 # How many failed rows to remember with the size of their batch; older ones are judged by their deliveries.
@@ -14,16 +15,16 @@ _REMEMBERED: Final = 100_000
 
 
 class Batcher:
-    """Waits until there are rows for a whole call, or the first of them has waited for `max_wait` seconds.
+    """Waits until there are rows for a whole call, or the first of them has waited for `max_wait_ms`.
 
     Rows stay in the ledger until the call begins, so that they can still be given back to other processes.
     """
 
-    def __init__(self, ledger: Ledger, *, max_records: int, max_wait: float, max_deliveries: int | None = None) -> None:
+    def __init__(self, ledger: Ledger, options: SubscriberOptions) -> None:
         self._ledger = ledger
-        self._limits = BatchLimits(max_records, max_deliveries)
-        self.max_records = max_records
-        self._max_wait = max_wait
+        self.max_records = options.rows_per_call
+        self.limits = BatchLimits(self.max_records, options.max_deliveries)
+        self._max_wait = options.max_wait_ms / 1000
         self._stopped_waiting = False
 
     async def gather(self) -> list[OutboxRow]:
@@ -32,7 +33,7 @@ class Batcher:
             return [await self._ledger.take()]
         while (seconds := self._seconds_left()) is None or seconds > 0:
             await self._ledger.wait_for_arrivals(seconds)
-            await give_way()  # so that the next claim is sent, and runs beside this call
+            await let_others_run()  # so that the next claim is sent, and runs beside this call
         return self._ledger.take_waiting(self._count_fitting())
 
     def _seconds_left(self) -> float | None:
@@ -41,13 +42,13 @@ class Batcher:
             return None
         if first.ordered or self._stopped_waiting or self._max_wait == 0:
             return 0.0
-        if self._ledger.waiting >= self._limits.limit(first):
+        if self._ledger.waiting >= self.limits.limit(first):
             return 0.0
         return first.claimed_at + self._max_wait - time.monotonic()
 
     def _count_fitting(self) -> int:
         """Count the waiting rows that fit into one call: from the first on, as many as each of them allows."""
-        most, limit = self.max_records, self._limits.limit
+        most, limit = self.max_records, self.limits.limit
         for count, row in enumerate(self._ledger.waiting_rows()):
             if row.entity_key is not None:
                 return count or 1  # a run is a call by itself
@@ -61,14 +62,10 @@ class Batcher:
         """Shorten a run to as many rows as fit into one call."""
         most = self.max_records
         for count, held in enumerate(head.parts):
-            most = min(most, self._limits.limit(held))
+            most = min(most, self.limits.limit(held))
             if count >= most:
                 self._ledger.cut_run(head, count)
                 return
-
-    def is_given_up(self, held: OutboxRow) -> bool:
-        """Return whether a row was delivered too often to be run once more."""
-        return self._limits.is_given_up(held)
 
     def learn(self, settlements: Sequence[Settlement]) -> None:
         """Remember the rows of a call that failed, so that fewer of them go into the next call.
@@ -78,11 +75,11 @@ class Batcher:
         """
         if self.max_records == 1:
             return
-        self._limits.forget(settlement.lease.row_id for settlement in settlements)
+        self.limits.forget(settlement.lease.row_id for settlement in settlements)
         alone = len(settlements) == 1
         for settlement in settlements:
             if isinstance(outcome := settlement.outcome, Retry) and (alone or outcome.batch_size > 1):
-                self._limits.failed(settlement.lease.row_id, outcome.batch_size)
+                self.limits.failed(settlement.lease.row_id, outcome.batch_size)
 
     def stop_waiting(self) -> None:
         """Call the handler with the rows that are there, from now on: the subscriber is stopping."""

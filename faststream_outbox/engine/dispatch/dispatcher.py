@@ -7,16 +7,15 @@ from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
 from faststream_outbox.engine.dispatch.batcher import Batcher
-from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.options import OnDead, give_up
+from faststream_outbox.engine.options import give_up
 from faststream_outbox.engine.settle.settler import Settler
-from faststream_outbox.runtime.loop import Loop, give_way
-from faststream_outbox.runtime.telemetry import RowEvents
+from faststream_outbox.engine.shared import Shared
+from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.outcomes import blocks_its_key
 
-# Handles rows in one call and returns what became of each. It answers for the handler's failures; an exception from it
-# is a bug of this package.
+# Handles rows in one call and returns the settlement of each. It catches what the handler raises, so an exception from
+# it is a bug of this package.
 Handle = Callable[[Sequence[OutboxRow]], Awaitable[Sequence[Settlement]]]
 
 # After such a bug the rows are retried with this delay, so that it does not become a tight loop.
@@ -28,37 +27,40 @@ _LONGEST_BURST: Final = 0.001
 
 
 class Worker(Loop):
-    """One of the `max_workers` that call the handler side by side."""
+    """Takes rows from the ledger, calls the handler, and gives the outcomes to the settler.
+
+    A subscriber has `max_workers` of them.
+    """
 
     failure_event = "dispatch_failed"
     task = "Handling a row"
 
     def __init__(
         self,
-        ledger: Ledger,
+        shared: Shared,
+        prefetch: Prefetch,
         batcher: Batcher,
         handle: Handle,
         settler: Settler,
         *,
-        journal: RowEvents,
-        prefetch: Prefetch,
-        on_dead: OnDead = "skip",
-        interruptible: bool = True,
+        interruptible: bool,
     ) -> None:
-        super().__init__(journal.monitor)
-        self._ledger = ledger
+        super().__init__(shared.monitor)
+        self._ledger = shared.ledger
+        self._journal = shared.journal
+        self._on_dead = shared.options.on_dead
+        self._prefetch = prefetch
         self._batcher = batcher
         self._handle = handle
         self._settler = settler
-        self._journal = journal
-        self._prefetch = prefetch
-        self._on_dead = on_dead
         self._interruptible = interruptible
         self._burst_ends_at = 0.0
 
     async def step(self) -> None:
         """Wait for the rows of one call, and handle them."""
-        await self._yield_to_others()
+        if time.monotonic() >= self._burst_ends_at:
+            await let_others_run()
+            self._burst_ends_at = time.monotonic() + _LONGEST_BURST
         gathered, now = await self._batcher.gather(), time.monotonic()
         rows = [row for row in gathered if self._may_start(row, now)]
         if rows and rows[0].ordered:
@@ -70,18 +72,13 @@ class Worker(Loop):
             if error is not None:
                 raise error
 
-    async def _yield_to_others(self) -> None:
-        if time.monotonic() >= self._burst_ends_at:
-            await give_way()
-            self._burst_ends_at = time.monotonic() + _LONGEST_BURST
-
     def _may_start(self, row: OutboxRow, now: float) -> bool:
         """Return whether a row may be handled; one whose lease is over, or that was delivered too often, is not."""
         if now >= row.held_until:
             self._ledger.remove([row.lease])
             self._journal.lost(row, "dispatch")
             return False
-        if self._batcher.is_given_up(row):
+        if self._batcher.limits.is_given_up(row):
             self._settler.put(Settlement(row.lease, give_up(row, Dead("max_deliveries"), self._on_dead)))
             return False
         return True
@@ -112,7 +109,7 @@ class Worker(Loop):
             raise error
 
     async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Sequence[Settlement], BaseException | None]:
-        """Handle rows in one call; return what became of them, and an exception to raise when that is settled."""
+        """Handle rows in one call; return their settlements, and an exception to raise after settling."""
         unused = max(0, self._batcher.max_records - len(rows))
         self._ledger.reserve_places(unused)
         began_at = time.monotonic()
@@ -121,7 +118,7 @@ class Worker(Loop):
         self._journal.dispatched(rows)
         try:
             return await self._handle(rows), None
-        except BaseException as error:  # noqa: BLE001 - raised by the caller, when the rows are taken care of
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rows are settled
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # A handler in a thread runs on. Its rows keep their leases, or they would be handled twice at a time.
             if stopped and not self._interruptible:
@@ -155,7 +152,8 @@ class Dispatcher:
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers
-        self._interrupting = False
+        # Whether handlers are being cancelled, because the time for draining is over.
+        self.interrupting = False
 
     def start(self) -> None:
         """Start the workers."""
@@ -164,13 +162,8 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Stop all workers; handlers that still run are cancelled."""
-        self._interrupting = True
+        self.interrupting = True
         await asyncio.gather(*(worker.stop() for worker in self._workers))
-
-    @property
-    def interrupting(self) -> bool:
-        """Whether handlers are being cancelled, because the time for draining is over."""
-        return self._interrupting
 
     @property
     def alive(self) -> bool:

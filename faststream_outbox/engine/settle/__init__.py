@@ -1,1 +1,1 @@
-"""Write what became of rows back to the table, in batches."""
+"""Write the outcomes of rows to the table, in batches."""

@@ -11,7 +11,7 @@ from faststream_outbox.storage import Settlement
 class SettleBuffer:
     """Is due when it holds a whole batch, or when its oldest outcome has waited for `flush_interval` seconds."""
 
-    def __init__(self, *, batch_size: int, flush_interval: float) -> None:
+    def __init__(self, batch_size: int, flush_interval: float) -> None:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
         # Two queues of the same length instead of one of pairs: the garbage collector would visit every pair.

@@ -9,12 +9,11 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.reconnecting_lane import ReconnectingLane
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settle_retries import SettleRetries
+from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
-from faststream_outbox.runtime.telemetry import RowEvents, describe, phase_of
+from faststream_outbox.runtime.telemetry import describe, phase_of
 from faststream_outbox.storage import (
     HANDLED,
     Ack,
@@ -26,7 +25,6 @@ from faststream_outbox.storage import (
     SettleInterruptedError,
     Settlement,
 )
-from faststream_outbox.wakeup.wakeup import Announce
 
 # A row whose outcome the database refuses for good is delivered again after this delay: kept, without a tight loop.
 _DELAY_AFTER_REFUSAL: Final = 30.0
@@ -42,33 +40,24 @@ class Settler(Loop):
     failure_event = "settle_failed"
     task = "Settling rows"
 
-    def __init__(
-        self,
-        lane: ReconnectingLane,
-        ledger: Ledger,
-        journal: RowEvents,
-        *,
-        terminal: SettleBuffer,
-        retry: SettleBuffer,
-        expect: Callable[[float], None],
-        announce: Announce | None = None,
-    ) -> None:
-        super().__init__(journal.monitor)
-        self._lane = lane
-        self._ledger = ledger
-        self._journal = journal
-        self._terminal = terminal
-        self._retry = retry
-        self._settle_retries = SettleRetries()
+    def __init__(self, shared: Shared, expect: Callable[[float], None]) -> None:
+        super().__init__(shared.monitor)
+        self._lane = shared.settle_lane
+        self._ledger = shared.ledger
+        self._journal = shared.journal
+        self._announce = shared.announce
         self._expect = expect
-        self._announce = announce
+        options = shared.options
+        self._terminal = SettleBuffer(options.terminal_batch_size, options.terminal_flush_interval_ms / 1000)
+        self._retry = SettleBuffer(options.retry_batch_size, options.retry_flush_interval_ms / 1000)
+        self._settle_retries = SettleRetries()
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
         self._writing = False
-        self._hurrying = False
+        self._flushes_soon = False
 
     def put(self, *settlements: Settlement) -> None:
-        """Take over outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
+        """Accept outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
         terminal, retries, committed = list[Settlement](), list[Settlement](), list[Settlement]()
         for each in settlements:
             if each.committed is not None:
@@ -85,14 +74,14 @@ class Settler(Loop):
         self._terminal.put(terminal)
         self._arrived.set()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Write from now on without waiting for larger batches: the subscriber is stopping."""
-        self._hurrying = True
+        self._flushes_soon = True
         self._arrived.set()
 
     async def flush(self) -> None:
         """Wait until every outcome that was put is written."""
-        self.hurry()
+        self.flush_soon()
         while self._pending or self._settle_retries or self._writing:
             self._written.clear()
             await self._written.wait()
@@ -116,9 +105,6 @@ class Settler(Loop):
     def _pending(self) -> int:
         return len(self._terminal) + len(self._retry)
 
-    def _buffer_of(self, settlement: Settlement) -> SettleBuffer:
-        return self._retry if isinstance(settlement.outcome, Retry) else self._terminal
-
     def _seconds_until_due(self) -> float:
         if self._pending and self._batch_is_complete():
             return 0.0
@@ -126,7 +112,7 @@ class Settler(Loop):
 
     def _batch_is_complete(self) -> bool:
         """Return whether waiting brings no more outcomes: every row in hand has one, or the subscriber is stopping."""
-        return self._hurrying or self._pending + len(self._settle_retries) >= len(self._ledger)
+        return self._flushes_soon or self._pending + len(self._settle_retries) >= len(self._ledger)
 
     def _take_batch(self) -> list[Settlement]:
         now, complete = time.monotonic(), self._batch_is_complete()
@@ -149,7 +135,7 @@ class Settler(Loop):
         self._retry_refused(settled, batch)
 
     def _record(self, settled: Settled, batch: Sequence[Settlement]) -> None:
-        """Remove settled rows from the ledger, and report what became of them."""
+        """Remove settled rows from the ledger, and report their outcomes."""
         written = self._ledger.remove(settled.held)
         if any(row.ordered for row in written):
             self._expect(0.0)  # its key is free, and more of its rows may be there
@@ -168,7 +154,7 @@ class Settler(Loop):
         self._journal.settled(rows, outcomes)
         delays = [outcome.bounded_delay for outcome in outcomes if isinstance(outcome, Retry)]
         if delays:
-            self._expect(min(delays))
+            self._expect(self._lane.time_left(min(delays)))
         queues = {output.queue for outcome in outcomes if isinstance(outcome, Ack) for output in outcome.outputs}
         if queues and self._announce is not None:
             self._announce(queues)
@@ -189,21 +175,17 @@ class Settler(Loop):
     def _put_back(self, batch: Iterable[Settlement], settled: Settled) -> None:
         """Put outcomes that were not written back into their buffers; those whose lease is over are abandoned.
 
-        A group is put back as a whole while one of its leases lasts: what is left must not be taken for all of it.
+        A group is put back as a whole while one of its leases lasts: a part of it must not be written alone.
         """
         unsettled = [each for each in batch if each.lease not in settled.held and each.lease not in settled.lost]
-        ours = [each for each in unsettled if self._is_surely_ours(each.lease)]
+        ours = [each for each in unsettled if self._ledger.surely_holds(each.lease)]
         leases, groups = {each.lease for each in ours}, {each.group for each in ours} - {None}
         kept = [each for each in unsettled if each.lease in leases or each.group in groups]
-        for buffer in (self._terminal, self._retry):
-            buffer.put_back([each for each in kept if self._buffer_of(each) is buffer])
+        self._terminal.put_back([each for each in kept if not isinstance(each.outcome, Retry)])
+        self._retry.put_back([each for each in kept if isinstance(each.outcome, Retry)])
         kept_leases = {each.lease for each in kept}
         for row in self._ledger.remove(each.lease for each in unsettled if each.lease not in kept_leases):
             self._abandon(row)
-
-    def _is_surely_ours(self, lease: Lease) -> bool:
-        row = self._ledger.find(lease)
-        return row is not None and row.surely_ours
 
     def _retry_refused(self, settled: Settled, batch: Sequence[Settlement]) -> None:
         """Try outcomes that the database refused again; after the last try the row itself is retried later."""

@@ -25,6 +25,12 @@ class LeaseLostError(Exception):
     """The lease of the rows was lost, so they were not sent: another relay may be sending them."""
 
 
+def error_text(error: Exception) -> str:
+    """Return the name and the text of a client's error; the text of aiokafka's errors has their name already."""
+    name, text = type(error).__name__, str(error)
+    return text if name in text else f"{name}: {text}"
+
+
 class SentRun(NamedTuple):
     """How many of the first messages of a key were confirmed, and the error that stopped the rest."""
 
@@ -61,9 +67,9 @@ class Target(ABC):
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that a client's error means; any other error as it is."""
         if isinstance(error, self.refusals):
-            return RefusedError(f"{type(error).__name__}: {error}")
+            return RefusedError(error_text(error))
         if isinstance(error, self.outages):
-            return OutageError(f"{type(error).__name__}: {error}")
+            return OutageError(error_text(error))
         return error
 
     @abstractmethod
@@ -91,12 +97,15 @@ class Target(ABC):
         """Send the messages of one key in order; send none before the broker has the one before it."""
 
 
-class BrokerTarget(Target):
-    """A FastStream broker, connected by the relay unless the application has connected it.
+class OneByOneTarget(Target):
+    """A FastStream broker that confirms single messages: a key waits for each, and keys do not wait for each other.
 
-    Messages go through its producer and not through its middlewares, because these are bytes and not what a handler
-    returned.
+    The relay connects it, unless the application has. Messages go through its producer and not through its middlewares,
+    because they are bytes and no handler's answer.
     """
+
+    # Whether the client repeats a send by itself; if not, the relay repeats one that is not confirmed in time.
+    repeats_sends: ClassVar[bool] = False
 
     def __init__(self, broker: Any) -> None:
         self.broker = broker
@@ -124,10 +133,6 @@ class BrokerTarget(Target):
         """The producer that FastStream itself sends with."""
         return self.broker.config.broker_config.producer
 
-
-class OneByOneTarget(BrokerTarget):
-    """A broker that confirms single messages: one message of a key is in flight at a time, of different keys many."""
-
     @abstractmethod
     async def send(self, message: Outgoing) -> None:
         """Send a message and wait until it is confirmed."""
@@ -144,14 +149,9 @@ class OneByOneTarget(BrokerTarget):
                 return SentRun(confirmed, error)
         return SentRun(len(run))
 
-    @property
-    def _send_timeout(self) -> float | None:
-        """After how long a send counts as failed and is repeated; None for a client that repeats it by itself."""
-        return self.confirm_timeout
-
     async def _try(self, sending: Awaitable[None], destination: str) -> Exception | None:
         try:
-            async with asyncio.timeout(self._send_timeout):
+            async with asyncio.timeout(None if self.repeats_sends else self.confirm_timeout):
                 await sending
         except TimeoutError:
             return self.not_confirmed(destination)

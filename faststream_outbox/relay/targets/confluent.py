@@ -42,6 +42,9 @@ class ConfluentTarget(OneByOneTarget):
     accept that of the second: therefore one message of each key is in flight at a time.
     """
 
+    check = staticmethod(check_topic)
+    repeats_sends = True  # until Kafka confirms or the error is final
+
     def __init__(self, broker: KafkaBroker) -> None:
         super().__init__(broker)
         given = broker.config.broker_config.connection_config.producer_config
@@ -50,10 +53,6 @@ class ConfluentTarget(OneByOneTarget):
         self._producer: AsyncConfluentProducer | None = None
         self._missing = MissingTopics()
         self._lock = SharedLock()
-
-    def check(self, destination: str) -> None:
-        """Raise for a name that no topic can have."""
-        check_topic(destination)
 
     async def start(self) -> None:
         """Connect, and check that Kafka answers."""
@@ -75,11 +74,6 @@ class ConfluentTarget(OneByOneTarget):
             return False
         await asyncio.to_thread(self._producer.producer.list_topics, timeout=_ANSWER_SECONDS)
         return True
-
-    @property
-    def _send_timeout(self) -> float | None:
-        """None: librdkafka repeats a send until Kafka confirms it or the error is final."""
-        return None
 
     async def send(self, message: Outgoing) -> None:
         """Send a message; repeat a refused one alone, because Kafka refuses whole batches."""

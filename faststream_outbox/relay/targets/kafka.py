@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle, groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
 from typing import Any, Final
 
 from aiokafka.errors import UnknownTopicOrPartitionError
@@ -11,7 +12,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from faststream.kafka import KafkaBroker
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun, Target
+from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun
 from faststream_outbox.relay.targets.kafka_producer import Batch, BatchProducer, append
 from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_topic
 
@@ -19,36 +20,22 @@ from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_to
 _SMALLEST_BATCH_BYTES: Final = 1024
 
 
-class KafkaTarget(Target):
+class KafkaTarget(BatchProducer):
     """Topics. The key of a row is the key of its message, so a key has one partition and keeps its order there.
 
     It connects with the options of the `KafkaBroker`, by its own producer: that one is always idempotent, waits for all
     replicas, and can be replaced after a failed batch.
     """
 
+    check = staticmethod(check_topic)
+
     def __init__(self, broker: KafkaBroker) -> None:
         options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream has no public name for it
-        self._producer = BatchProducer(options, wait_confirmed=self.wait_confirmed)
+        super().__init__(options)
         self._partition_of = options.get("partitioner") or DefaultPartitioner()
         self._senders: dict[tuple[str, int], _PartitionSender] = {}
         self._missing = MissingTopics()
-        self._round_robin = cycle(range(1 << 20))
-
-    def check(self, destination: str) -> None:
-        """Raise for a name that no topic can have."""
-        check_topic(destination)
-
-    async def start(self) -> None:
-        """Connect."""
-        await self._producer.start()
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self._producer.stop()
-
-    async def alive(self) -> bool:
-        """Ask Kafka for its topics."""
-        return await self._producer.alive()
+        self._round_robin = count()
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send the messages of each topic to one of its partitions, in rotation; go on after a refused message."""
@@ -57,7 +44,7 @@ class KafkaTarget(Target):
         for topic, group in groupby(numbered, key=lambda each: each[1].destination):
             left = list(group)
             while left:
-                confirmed, error = await self._send(topic, [message for _, message in left], None, lambda: True)
+                confirmed, error = await self._send(topic, [message for _, message in left], lambda: True)
                 errors |= {number: None for number, _ in left[:confirmed]}
                 if error is None:
                     break
@@ -70,18 +57,16 @@ class KafkaTarget(Target):
         """Send the messages of a key in order, in one group for each topic that follows another."""
         confirmed = 0
         for topic, group in groupby(run, key=lambda message: message.destination):
-            messages = list(group)
-            sent = await self._send(topic, messages, messages[0].key, holds_lease)
+            sent = await self._send(topic, list(group), holds_lease)
             confirmed += sent.confirmed
             if sent.error is not None:
                 return SentRun(confirmed, sent.error)
         return SentRun(confirmed)
 
-    async def _send(
-        self, topic: str, messages: Sequence[Outgoing], key: str | None, holds_lease: HoldsLease
-    ) -> SentRun:
+    async def _send(self, topic: str, messages: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
+        """Send messages that have the same key, or no key."""
         try:
-            sender = await self._sender(topic, key)
+            sender = await self._sender(topic, messages[0].key)
             return await sender.send(messages, holds_lease)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return SentRun(0, self.translate(error))
@@ -89,31 +74,26 @@ class KafkaTarget(Target):
     async def _sender(self, topic: str, key: str | None) -> "_PartitionSender":
         self._missing.check(topic)
         try:
-            partitions = await self._producer.partitions(topic)
+            partitions = await self.partitions(topic)
         except UnknownTopicOrPartitionError as error:
             raise self._missing.add(topic) from error
         if key is None:
             partition = partitions[next(self._round_robin) % len(partitions)]
         else:
             partition = self._partition_of(key.encode(), partitions, partitions)
-        place = topic, partition
-        if place not in self._senders:
-            self._senders[place] = _PartitionSender(self._producer, topic, partition)
-        return self._senders[place]
-
-    def translate(self, error: Exception) -> Exception:
-        """Return the `OutageError` or `RefusedError` that aiokafka's error means."""
-        return self._producer.translate(error)
+        if (topic, partition) not in self._senders:
+            self._senders[topic, partition] = _PartitionSender(self, topic, partition)
+        return self._senders[topic, partition]
 
 
+@dataclass(slots=True, eq=False)
 class _PendingRun:
     """Messages that one caller wants sent in order, and how far that is done."""
 
-    def __init__(self, messages: Sequence[Outgoing], holds_lease: HoldsLease) -> None:
-        self.messages = messages
-        self.holds_lease = holds_lease
-        self.confirmed = 0
-        self.error: Exception | None = None
+    messages: Sequence[Outgoing]
+    holds_lease: HoldsLease
+    confirmed: int = 0
+    error: Exception | None = None
 
     @property
     def done(self) -> bool:
@@ -155,37 +135,32 @@ class _PartitionSender:
 
     async def _send_batch(self) -> None:
         """Send as many of the waiting messages as one batch holds."""
+        counts: dict[_PendingRun, int] = {}
         try:
             batch = self._producer.new_batch()
+            counts = self._fill(batch)
+            if counts:
+                await self._producer.send_batch(batch, self._topic, self._partition)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
-            self._fail(self._waiting, error)
-            return
-        counts = self._fill(batch)
-        if not counts:
-            return
-        try:
-            await self._producer.send(batch, self._topic, self._partition)
-        except RefusedError as refusal:
-            if batch.record_count() == 1:
-                self._fail(counts, refusal)
-            else:
+            if isinstance(error, RefusedError) and batch.record_count() > 1:
                 await self._send_singly(counts, batch.size())
-        except Exception as error:  # noqa: BLE001 - same
-            self._fail(counts, error)
+            else:
+                for run in counts or self._waiting:  # without counts there is no connection, for any of them
+                    run.error = error
         else:
-            for run, count in counts.items():
-                run.confirmed += count
-        self._remove_done()
+            for run, number in counts.items():
+                run.confirmed += number
+        self._waiting = deque(run for run in self._waiting if not run.done)
 
     async def _send_singly(self, counts: Mapping[_PendingRun, int], size: int) -> None:
         """Send each message of a refused batch alone, so that only the one that Kafka refuses fails."""
         self._max_bytes = max(size // 2, _SMALLEST_BATCH_BYTES)
-        for run, count in counts.items():
-            for message in run.left[:count]:
+        for run, number in counts.items():
+            for message in run.left[:number]:
                 try:
                     batch = self._producer.new_batch()
                     append(batch, message)
-                    await self._producer.send(batch, self._topic, self._partition)
+                    await self._producer.send_batch(batch, self._topic, self._partition)
                 except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
                     run.error = error
                     break
@@ -200,16 +175,6 @@ class _PartitionSender:
                 continue
             for message in run.left:
                 if (counts and batch.size() >= self._max_bytes) or not append(batch, message):
-                    self._remove_done()
                     return counts
                 counts[run] = counts.get(run, 0) + 1
-        self._remove_done()
         return counts
-
-    def _fail(self, runs: Iterable[_PendingRun], error: Exception) -> None:
-        for run in runs:
-            run.error = error
-        self._remove_done()
-
-    def _remove_done(self) -> None:
-        self._waiting = deque(run for run in self._waiting if not run.done)

@@ -1,14 +1,14 @@
 """Sends batches that we fill ourselves through aiokafka's producer: idempotent, and confirmed by all replicas."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, errors
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OutageError, RefusedError, SharedLock
+from faststream_outbox.relay.targets.base import OutageError, RefusedError, SharedLock, Target, error_text
 
 # Large enough for hundreds of messages in a request, far below the 1 MB that Kafka accepts by default.
 _BATCH_BYTES: Final = 256 * 1024
@@ -17,18 +17,6 @@ _STOP_SECONDS: Final = 5.0
 # Kafka creates a topic sooner than this, if it creates topics by itself: one unknown after this time does not exist.
 _TOPIC_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 3.0
-
-_REFUSALS: Final = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidTopicError,
-    errors.UnknownTopicOrPartitionError,
-    errors.TopicAuthorizationFailedError,
-    errors.CorruptRecordException,
-    errors.UnsupportedForMessageFormatError,
-    errors.PolicyViolationError,
-)
-
 
 # aiokafka's `BatchBuilder`, which has no types: messages for one partition, which accepts all of them or none.
 Batch = Any
@@ -41,16 +29,26 @@ def append(batch: Batch, message: Outgoing) -> bool:
     return batch.append(timestamp=None, key=key, value=message.payload, headers=headers) is not None
 
 
-class BatchProducer:
-    """Sends batches, and replaces its producer after one that failed.
+class BatchProducer(Target):
+    """Connects to Kafka and sends batches; replaces its producer after a batch that failed.
 
     aiokafka numbers the messages of a partition when it sends them. A batch that Kafka refused leaves a gap in the
     numbers, and Kafka then accepts nothing more from that producer; a new producer starts at 0.
     """
 
-    def __init__(
-        self, options: Mapping[str, Any], *, wait_confirmed: Callable[[Awaitable[Any], str], Awaitable[None]]
-    ) -> None:
+    refusals = (
+        errors.MessageSizeTooLargeError,
+        errors.RecordListTooLargeError,
+        errors.InvalidTopicError,
+        errors.UnknownTopicOrPartitionError,
+        errors.TopicAuthorizationFailedError,
+        errors.CorruptRecordException,
+        errors.UnsupportedForMessageFormatError,
+        errors.PolicyViolationError,
+    )
+    outages = (errors.KafkaError, OSError)
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self.max_batch_bytes = max(int(options.get("max_batch_size") or 0), _BATCH_BYTES)
         self._max_request_bytes = int(options.get("max_request_size") or 1024 * 1024)
         # linger_ms=0: we fill the batches, so waiting for more messages gains nothing.
@@ -63,7 +61,6 @@ class BatchProducer:
             "max_request_size": max(self._max_request_bytes, 2 * self.max_batch_bytes),
             "transactional_id": None,
         }
-        self._wait_confirmed = wait_confirmed
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._lock = SharedLock()
@@ -102,7 +99,7 @@ class BatchProducer:
     async def alive(self) -> bool:
         """Connect if necessary, and return whether Kafka answers."""
         await self.start()
-        return self._producer is not None and await self._answers(self._producer)
+        return await self._answers(self._connected())
 
     async def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic; asking lets Kafka create it, if it creates topics by itself."""
@@ -127,7 +124,7 @@ class BatchProducer:
         """Return an empty batch."""
         return self._connected().create_batch()
 
-    async def send(self, batch: Batch, topic: str, partition: int) -> None:
+    async def send_batch(self, batch: Batch, topic: str, partition: int) -> None:
         """Send a batch and wait without limit until all replicas have it: a second send could duplicate it."""
         if batch.record_count() == 1 and (size := batch.size()) > self._max_request_bytes:
             raise RefusedError(
@@ -136,20 +133,13 @@ class BatchProducer:
             )
         async with self._lock.shared():
             producer = self._connected()
-            failure = await self._deliver(producer, batch, topic, partition)
-        if failure is not None:
-            await self._replace(producer)
-            raise self.translate(failure) from failure
-
-    async def _deliver(
-        self, producer: AIOKafkaProducer, batch: Batch, topic: str, partition: int
-    ) -> errors.KafkaError | None:
-        try:
-            batch.close()
-            await self._wait_confirmed(await producer.send_batch(batch, topic, partition=partition), topic)
-        except errors.KafkaError as error:
-            return error
-        return None
+            try:
+                batch.close()
+                return await self.wait_confirmed(await producer.send_batch(batch, topic, partition=partition), topic)
+            except errors.KafkaError as error:
+                failure = error
+        await self._replace(producer)
+        raise self.translate(failure) from failure
 
     async def _replace(self, failed: AIOKafkaProducer) -> None:
         """Replace a producer, when no other batch waits for its confirmation."""
@@ -160,7 +150,7 @@ class BatchProducer:
                 self._producer = await self._open()
             except Exception as error:
                 self._producer = None
-                raise OutageError(f"{type(error).__name__}: {error}") from error
+                raise OutageError(error_text(error)) from error
             finally:
                 await self._close(failed)
 
@@ -168,12 +158,3 @@ class BatchProducer:
         if self._producer is None:
             raise OutageError("Kafka is not connected.")
         return self._producer
-
-    @staticmethod
-    def translate(error: Exception) -> Exception:
-        """Return the `OutageError` or `RefusedError` that aiokafka's error means."""
-        if isinstance(error, _REFUSALS):
-            return RefusedError(str(error) or type(error).__name__)
-        if isinstance(error, errors.KafkaError | OSError):
-            return OutageError(f"{type(error).__name__}: {error}")
-        return error

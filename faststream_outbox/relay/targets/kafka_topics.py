@@ -11,11 +11,11 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MISSING_SECONDS: Final = 5.0
 
 
-def check_topic(name: str) -> None:
+def check_topic(destination: str) -> None:
     """Raise `ValueError` for a name that no topic can have."""
-    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+    if not _TOPIC.fullmatch(destination) or destination in (".", ".."):
         raise ValueError(
-            f"{name!r} cannot be a topic: use 1 to 249 letters, digits, dots, underscores and hyphens, "
+            f"{destination!r} cannot be a topic: use 1 to 249 letters, digits, dots, underscores and hyphens, "
             "not only '.' or '..'."
         )
 
@@ -33,12 +33,8 @@ class MissingTopics:
 
     def check(self, topic: str) -> None:
         """Raise for a topic that was found missing a moment ago."""
-        until = self._until.get(topic)
-        if until is None:
-            return
-        if time.monotonic() < until:
+        if time.monotonic() < self._until.get(topic, 0.0):
             raise _missing(topic)
-        del self._until[topic]
 
 
 def _missing(topic: str) -> RefusedError:

@@ -7,27 +7,22 @@ from typing import Any, Final
 from faststream.redis import RedisBroker
 from faststream.redis.response import RedisPublishCommand
 from faststream.response.publish_type import PublishType
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import HoldsLease, OneByOneTarget, RefusedError, SentRun
+from faststream_outbox.relay.targets.base import HoldsLease, OneByOneTarget, RefusedError, SentRun, error_text
 
 _KINDS: Final = ("stream", "list", "channel")
 # Redis is full, a replica, or read-only for now. The client turns some error codes into classes and removes the code;
 # others stay in the text.
 _TEMPORARY: Final = (
-    *(OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError, AskError),
-    *(RedisConnectionError, RedisTimeoutError),
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+    exceptions.AskError,
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
 )
 _TEMPORARY_CODES: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 
@@ -36,7 +31,7 @@ class RedisTarget(OneByOneTarget):
     """A stream (`name` or `stream:name`), `list:name`, or `channel:name`, which only present subscribers receive."""
 
     broker: RedisBroker
-    outages = (RedisError, OSError)
+    outages = (exceptions.RedisError, OSError)
 
     def check(self, destination: str) -> None:
         """Raise for a destination without a name."""
@@ -48,7 +43,7 @@ class RedisTarget(OneByOneTarget):
         await self.start()
         try:
             return bool(await self.client.ping())
-        except RedisError:
+        except exceptions.RedisError:
             await self.client.connection_pool.disconnect(inuse_connections=False)
             raise
 
@@ -90,14 +85,14 @@ class RedisTarget(OneByOneTarget):
         try:
             await self.producer.publish(_command(message, pipeline))
         except Exception as error:  # noqa: BLE001 - nothing is sent yet, so the message is the cause
-            return RefusedError(f"{type(error).__name__}: {error}")
+            return RefusedError(error_text(error))
         return None
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of Redis means."""
         temporary = isinstance(error, _TEMPORARY) or _server_text(error).startswith(_TEMPORARY_CODES)
-        if isinstance(error, ResponseError) and not temporary:
-            return RefusedError(f"{type(error).__name__}: {error}")
+        if isinstance(error, exceptions.ResponseError) and not temporary:
+            return RefusedError(error_text(error))
         return super().translate(error)
 
 
@@ -109,9 +104,11 @@ def _server_text(error: Exception) -> str:
 def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
     kind, name = _split(message.destination)
     destination: dict[str, Any] = {kind: name}
+    # FastStream writes the number of characters of a text where bytes must be counted: encode what is not ASCII.
+    headers: dict[Any, Any] = {_encoded(name): _encoded(value) for name, value in message.headers.items()}
     return RedisPublishCommand(
         message.payload,
-        headers=_headers(message),
+        headers=headers,
         correlation_id=message.correlation_id,
         pipeline=pipeline,
         _publish_type=PublishType.PUBLISH,
@@ -122,11 +119,6 @@ def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
 def _split(destination: str) -> tuple[str, str]:
     kind, colon, name = destination.partition(":")
     return (kind, name) if colon and kind in _KINDS else ("stream", destination)
-
-
-def _headers(message: Outgoing) -> dict[Any, Any]:
-    """Encode what is not ASCII: FastStream writes the number of characters of a text where bytes must be counted."""
-    return {_encoded(name): _encoded(value) for name, value in message.headers.items()}
 
 
 def _encoded(text: str) -> str | bytes:

@@ -4,32 +4,19 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 from uuid import uuid4
+from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import (
-    Claim,
-    QueueStats,
-    StoreConnection,
-)
+from faststream_outbox.storage.contract import Claim, QueueStats, StoreConnection
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.memory.keys import MemoryKeys
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.states import BLOCKED, state_of
-from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
-from faststream_outbox.storage.outcomes import (
-    Ack,
-    Dead,
-    Outcome,
-    Park,
-    Retry,
-    Settled,
-    Settlement,
-)
+from faststream_outbox.storage.ordering.strategies import HashShards, Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.outcomes import Ack, Dead, Outcome, Park, Retry, Settled, Settlement
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
@@ -38,7 +25,6 @@ class MemoryConnection(StoreConnection):
 
     def __init__(self, store: MemoryTable) -> None:
         self._store = store
-        self._keys = MemoryKeys(store)
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -73,19 +59,59 @@ class MemoryConnection(StoreConnection):
         self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
         """Lease keys, each with its rows that are due."""
-        return self._keys.claim(
-            cursor, keys=keys, rows_per_key=rows_per_key, lease_seconds=lease_seconds, suspects=suspects
-        )
+        check_count("keys", keys)
+        check_count("rows_per_key", rows_per_key)
+        began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
+        seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
+        heads = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
+        runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
+        for rows in heads:
+            head, last = rows[0], rows[0].entity_key
+            free = head.acquired_token is None
+            over = not free and head.lease_expires_epoch <= now
+            expired = expired or (over and head.next_attempt_epoch <= now)
+            if head.next_attempt_epoch > now or not (over if suspects else free):
+                waits.append(max(head.next_attempt_epoch, head.lease_expires_epoch) - now)
+                continue
+            alone = suspects or head.deliveries_count > 0 or head.acquired_epoch is not None
+            due = [head, *takewhile(lambda row: _may_follow(row, now), rows[1:])]
+            if suspects:
+                for row in rows[1:rows_per_key]:
+                    row.acquired_epoch = now
+            head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
+            head.deliveries_count += 1
+            taken = due[: 1 if alone else rows_per_key]
+            runs.append(Run([_lend(row, head, began, suspect=suspects) for row in taken]))
+            if len(runs) == keys:
+                ended = rows is heads[-1]
+                break
+        next_due = finite(min(waits, default=None))
+        more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
+        return RunClaim(plan, runs, began + seconds, more, next_due, expired)
 
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
         """Lease a fair share of each queue's shards."""
-        return self._store.shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
+        now, held = self._store.clock(), self._store.shards
+
+        def lease(shard: Shard) -> ShardLease:
+            token, until = held.get(shard, (None, now))
+            return ShardLease(shard, token, until > now)
+
+        wanted = [
+            chosen.shard
+            for queue in queues
+            for chosen in fair_share([lease(Shard(queue, n)) for n in range(count)], holder.token)
+        ]
+        held.update(dict.fromkeys(wanted, (holder.token, now + lease_seconds)))
+        return wanted
 
     async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
         """Give up the holder's shards."""
-        self._store.shards.leave(holder.token, queues)
+        for shard, (token, _) in list(self._store.shards.items()):
+            if token == holder.token and shard.queue in queues:
+                del self._store.shards[shard]
 
     def _due(self, queue: str, now: float) -> list[OutboxRow]:
         due = (r for r in self._store.rows.values() if r.queue == queue and r.entity_key is None)
@@ -229,3 +255,27 @@ def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
     if head is not None and head is not row and state_of(head, now) != "ready":
         return "blocked"
     return "ready" if state == "ready" else "scheduled"
+
+
+def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:
+    """Return whether a key is in the plan's queue, after its position, and in one of its shards."""
+    key, ordering = head.entity_key or "", plan.ordering
+    in_shard = not isinstance(ordering, HashShards) or crc32(key.encode()) % ordering.count in plan.shards
+    return head.queue == plan.queue and in_shard and (key, head.id) > plan.after
+
+
+def _may_follow(row: OutboxRow, now: float) -> bool:
+    """Return whether a row may come behind its head: not if it may have killed a process."""
+    return row.next_attempt_epoch <= now and row.timer_id is None and row.acquired_epoch is None
+
+
+def _lend(row: OutboxRow, head: OutboxRow, began: float, *, suspect: bool) -> OutboxRow:
+    return replace(
+        row,
+        acquired_token=head.acquired_token,
+        acquired_epoch=head.acquired_epoch,
+        lease_expires_epoch=head.lease_expires_epoch,
+        deliveries_count=row.deliveries_count + (row is not head),
+        claimed_at=began,
+        suspect=suspect,
+    )

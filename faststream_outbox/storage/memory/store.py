@@ -1,37 +1,38 @@
 """The store in memory, for users' tests: the same contract, without a database and without transactions."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from unittest.mock import NonCallableMock
+from uuid import uuid4
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import (
-    Listening,
-    SessionOrConnection,
-    Store,
-    StoreConnection,
-    TimerConflict,
-    check_batch,
-    check_row,
-    check_session,
-    check_timer_conflict,
-)
-from faststream_outbox.storage.memory.keys import MemoryKeys
+from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
 from faststream_outbox.storage.memory.lane import MemoryConnection
-from faststream_outbox.storage.memory.table import MemoryTable, due_of
-from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
+from faststream_outbox.storage.memory.table import MemoryTable, due_of, unlease
+from faststream_outbox.storage.ordering.states import (
+    KeyAction,
+    KeyState,
+    ParkKey,
+    ReleaseKey,
+    RetryKey,
+    SkipKey,
+    state_of,
+)
+from faststream_outbox.storage.outcomes import Dead
+from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
-_NO_LEASE: Final = float("-inf")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class MemoryStore(MemoryTable, Store):
@@ -40,48 +41,14 @@ class MemoryStore(MemoryTable, Store):
     `clock` returns epoch seconds in the place of the database's clock; a test moves it instead of waiting.
     """
 
+    keeps_shards = True
+
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
         MemoryTable.__init__(self, keep_dead=keep_dead, clock=clock)
         self._listeners: list[Callable[[str], None]] = []
-        self._keys = MemoryKeys(self)
 
-    @property
-    def keeps_dead(self) -> bool:
-        """Whether `dead` is filled."""
-        return self._keep_dead
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether processes can share shards: always."""
-        return True
-
-    async def insert(
-        self,
-        session: SessionOrConnection | None,
-        row: NewRow,
-        *,
-        timer_conflict: TimerConflict = "ignore",
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row."""
-        _check_session(session)
-        return self._insert(row, timer_conflict, notify=notify)
-
-    def insert_sync(
-        self,
-        session: Session | Connection,
-        row: NewRow,
-        timer_conflict: TimerConflict = "ignore",
-        *,
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row."""
-        _check_session(session)
-        return self._insert(row, timer_conflict, notify=notify)
-
-    def _insert(self, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
-        check_row(row)
-        check_timer_conflict(timer_conflict)
+    def _insert(self, session: object, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
+        del session
         row_id, waiting = self.add_unless_waiting(row)
         if waiting is not None and timer_conflict == "extend" and waiting.acquired_token is None:
             waiting.next_attempt_epoch = max(waiting.next_attempt_epoch, due_of(row, self.clock()))
@@ -89,13 +56,11 @@ class MemoryStore(MemoryTable, Store):
             self._send([row.queue])
         return row_id
 
-    async def insert_many(
-        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
+    def insert_many_sync(
+        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows."""
-        _check_session(session)
-        rows = list(rows)
-        check_batch(rows)
+        del session
         ids = [self.add(row) for row in rows]
         if notify:
             self._send(row.queue for row in rows)
@@ -119,54 +84,63 @@ class MemoryStore(MemoryTable, Store):
         """Return no errors: there are no tables to miss."""
         return []
 
-    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
-        """Delete a timer that is not in flight."""
+    def _cancel_timer(self, session: object, queue: str, timer_id: str) -> bool:
         del session
-        check_name("queue", queue)
-        check_name("timer_id", timer_id)
         waiting = self.timer(queue, timer_id)
         if waiting is None or waiting.lease_expires_epoch > self.clock():
             return False
         del self.rows[waiting.id]
         return True
 
-    async def read(
-        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
-    ) -> list[OutboxRow]:
-        """Read rows without leasing them."""
+    def _read(self, session: object, queue: str | None, limit: int) -> list[OutboxRow]:
         del session
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
-    async def read_keys(
-        self,
-        session: SessionOrConnection | None,
-        *,
-        queue: str | None = None,
-        state: KeyStateName | None = None,
-        limit: int = 1000,
-    ) -> list[KeyState]:
-        """Describe keys that are blocked."""
+    def _read_keys(self, session: object, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
         del session
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
-        return self._keys.read(queue=queue, states=wanted_states(state), limit=limit)
+        now = self.clock()
+        found = (
+            KeyState.of(rows[0], waiting=len(rows) - 1, now=now)
+            for rows in self.rows_by_key()
+            if queue in (None, rows[0].queue) and state_of(rows[0], now) in states
+        )
+        return list(islice(found, limit))
 
-    async def act_on_key(
-        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
-    ) -> int | None:
-        """Apply an action to the head of a key."""
-        _check_session(session)
-        check_name("queue", queue)
-        check_name("key", key)
-        head = self._keys.act(queue, key, action)
-        if head is not None and notify:
+    def _act_on_key(self, session: object, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
+        del session
+        heads = (rows[0] for rows in self.rows_by_key())
+        head = next((head for head in heads if (head.queue, head.entity_key) == (queue, key)), None)
+        now = self.clock()
+        if head is None or state_of(head, now) == "in_flight":
+            return None
+        parked = head.next_attempt_epoch == math.inf
+        match action:
+            case RetryKey():
+                _retry(head, now, parked=parked)
+            case ReleaseKey() if parked:
+                _release(head, now)
+            case ParkKey(reason) if not parked:
+                cause = Cause(BY_OPERATOR, reason, now, head.next_attempt_epoch)
+                head.headers_json = with_cause(head.headers_json, cause)
+                unlease(head)
+                head.next_attempt_epoch = math.inf
+            case SkipKey(reason):
+                why = str(cause_in(head.headers_json))
+                self.bury(head, Dead("rejected", f"{reason}\n\nparked for {why}" if why else reason))
+            case _:
+                return None
+        if notify:
             self._send([queue])
-        return head
+        return head.id
+
+    async def _run(
+        self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        # None and mocks of sessions are accepted too.
+        if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
+            check_session(session)
+        return function(session, *args, **kwargs)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StoreConnection]:
@@ -212,7 +186,6 @@ class _MemoryListening(Listening):
         self._store = store
 
     async def notify(self, queues: Iterable[str]) -> None:
-        """Notify all listeners."""
         await self._store.notify(queues)
 
     async def wait_lost(self) -> None:
@@ -223,11 +196,27 @@ class _MemoryListening(Listening):
         """Do nothing: notifications always arrive."""
 
     def can_test(self) -> bool:
-        """Return True."""
         return True
 
 
-def _check_session(session: object) -> None:
-    """Raise for a session that Postgres would refuse; None and mocks of sessions are accepted."""
-    if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
-        check_session(session)
+def _retry(head: OutboxRow, now: float, *, parked: bool) -> None:
+    _disown(head)
+    head.next_attempt_epoch = min(head.next_attempt_epoch, now)
+    head.headers_json = without_cause(head.headers_json)
+    if parked:
+        head.attempts_count = head.deliveries_count = 0
+        head.first_attempt_epoch = head.last_attempt_epoch = None
+
+
+def _release(head: OutboxRow, now: float) -> None:
+    _disown(head)
+    due = cause_in(head.headers_json).due
+    head.next_attempt_epoch = now if due is None else due
+    head.headers_json = without_cause(head.headers_json)
+    head.deliveries_count = 0
+
+
+def _disown(head: OutboxRow) -> None:
+    """Give a suspect another token, so that the process that had it cannot settle it."""
+    if head.acquired_token is not None:
+        head.acquired_token = uuid4()

@@ -1,19 +1,17 @@
 """The rows of a store in memory, in a dict, and the changes that its lanes and operators make to them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
-from typing import Any, Final
+from itertools import count, groupby
+from typing import Any
 from uuid import UUID
 
-from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.ordering.strategies import Shard
 from faststream_outbox.storage.outcomes import Dead, FailureReason, clean_exception_text
 from faststream_outbox.storage.parking import Cause, with_cause, without_cause
 from faststream_outbox.storage.rows import NewRow, OutboxRow, to_datetime
-
-_NO_LEASE: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -38,14 +36,15 @@ class MemoryTable:
         self.rows: dict[int, OutboxRow] = {}
         self.dead: list[DeadRow] = []
         self.clock = clock
-        self.shards = MemoryShards(lambda: self.clock())  # noqa: PLW0108 - tests may replace the clock
-        self._keep_dead = keep_dead
+        # Who holds which shard, and until when.
+        self.shards = dict[Shard, tuple[UUID, float]]()
+        self.keeps_dead = keep_dead
         self._ids = count(1)
 
     def bury(self, row: OutboxRow, outcome: Dead) -> None:
         """Move a row to `dead`, as the dead-letter table would keep it."""
         del self.rows[row.id]
-        if not self._keep_dead:
+        if not self.keeps_dead:
             return
         _write_failure(row, outcome)
         row.headers_json = without_cause(row.headers_json)
@@ -67,6 +66,13 @@ class MemoryTable:
             (each.queue, each.entity_key) == place and each.next_attempt_epoch == math.inf
             for each in self.rows.values()
         )
+
+    def rows_by_key(self) -> Iterator[list[OutboxRow]]:
+        """Yield the rows of each key, the head first, by queue and key."""
+        keyed = [row for row in self.rows.values() if row.entity_key is not None]
+        keyed.sort(key=lambda row: (row.queue, row.entity_key, row.id))
+        for _, rows in groupby(keyed, key=lambda row: (row.queue, row.entity_key)):
+            yield list(rows)
 
     def timer(self, queue: str, timer_id: str) -> OutboxRow | None:
         """Return the row that has this timer."""
@@ -92,49 +98,13 @@ class MemoryTable:
             timer_id=row.timer_id,
             created_epoch=now,
             next_attempt_epoch=due_of(row, now),
-            acquired_epoch=None,
-            acquired_token=None,
-            lease_expires_epoch=_NO_LEASE,
-            attempts_count=0,
-            deliveries_count=0,
-            first_attempt_epoch=None,
-            last_attempt_epoch=None,
         )
         return row_id
 
 
-class MemoryShards:
-    """The leases of shards: who holds which shard, and until when."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._held: dict[Shard, tuple[UUID, float]] = {}
-
-    def share(self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float) -> list[Shard]:
-        """Hold a fair share of each queue's shards."""
-        now = self._clock()
-        wanted = [
-            lease.shard
-            for queue in queues
-            for lease in fair_share([self._lease(Shard(queue, n), now) for n in range(count)], holder.token)
-        ]
-        self._held.update(dict.fromkeys(wanted, (holder.token, now + lease_seconds)))
-        return wanted
-
-    def _lease(self, shard: Shard, now: float) -> ShardLease:
-        token, until = self._held.get(shard, (None, now))
-        return ShardLease(shard, token, until > now)
-
-    def leave(self, token: UUID, queues: Sequence[str]) -> None:
-        """Give up the holder's shards."""
-        gone = [shard for shard, (holder, _) in self._held.items() if holder == token and shard.queue in queues]
-        for shard in gone:
-            del self._held[shard]
-
-
 def unlease(row: OutboxRow) -> None:
     """Make a row free."""
-    row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, _NO_LEASE
+    row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = None, None, -math.inf
 
 
 def _write_failure(row: OutboxRow, outcome: Dead) -> None:

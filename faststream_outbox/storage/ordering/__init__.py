@@ -1,7 +1,6 @@
 """Rows with a key: those of one key are handled in order, by one consumer at a time."""
 
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, KeyPosition
-from faststream_outbox.storage.ordering.runs import Run, RunClaim
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPosition, Run, RunClaim
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
     KeyState,
@@ -30,7 +29,6 @@ __all__ = [
     "HeadLease",
     "KeyAction",
     "KeyCursor",
-    "KeyPlan",
     "KeyPosition",
     "KeyState",
     "KeyStateName",

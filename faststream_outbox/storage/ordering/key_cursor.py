@@ -1,13 +1,14 @@
-"""Where a claimer continues among the keys of its queues."""
+"""Runs, the first rows of a key, and where a claimer of runs continues among the keys of its queues."""
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
 from faststream_outbox.storage.ordering.strategies import HeadLease, Ordering, OwnShards
+from faststream_outbox.storage.rows import Lease, OutboxRow
 
 # A key and an id: a claim searches after it.
 KeyPosition = tuple[str, int]
@@ -26,6 +27,39 @@ class KeyPlan:
     after: KeyPosition
     ordering: Ordering
     shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first rows of a key, all of them due; the lease of the head, the first one, covers the others."""
+
+    rows: Sequence[OutboxRow]
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that covers all of it."""
+        return self.rows[0].lease
+
+    @property
+    def key(self) -> str | None:
+        """The key that the rows have in common."""
+        return self.rows[0].entity_key
+
+
+@dataclass(frozen=True, slots=True)
+class RunClaim:
+    """What one claim of runs brought, by the plan that it followed.
+
+    `next_due` is in how many seconds the next run is due, among the keys that this claim visited. `suspects` says that
+    it found keys whose lease ran out.
+    """
+
+    plan: KeyPlan
+    runs: list[Run]
+    expires_at: float
+    more: bool
+    next_due: float | None
+    suspects: bool
 
 
 def finite(seconds: float | None) -> float | None:
@@ -65,7 +99,7 @@ class KeyCursor:
         return not self.at_rest
 
     def go_to(self, queue: str, after: KeyPosition) -> None:
-        """Let the next claim search that queue, after that key."""
+        """Move the next claim to that queue, after that key."""
         self._turn = self.queues.index(queue)
         self._rounds[queue].at = after
 
@@ -82,7 +116,7 @@ class KeyCursor:
     def restart(self) -> None:
         """Begin new rounds: rows have come, or time has passed."""
         for each in self._rounds.values():
-            each.restart()
+            each.at_rest = False
 
 
 class _Round:
@@ -97,9 +131,6 @@ class _Round:
         # Whether it has moved away from another claimer.
         self._parted = False
         self._next_due = self.next_due = math.inf
-        self.at_rest = False
-
-    def restart(self) -> None:
         self.at_rest = False
 
     def record(self, *, last: str | None, ended: bool, found: int, lost: int, next_due: float | None) -> None:

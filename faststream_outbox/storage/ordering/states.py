@@ -23,7 +23,7 @@ STATE: Final = """CASE WHEN o.acquired_token IS NOT NULL AND o.lease_expires_at 
 
 
 def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
-    """Return the same for a row that was read."""
+    """Return the state of a row that was read, by the rules of `STATE`."""
     if row.acquired_token is not None:
         return "in_flight" if row.lease_expires_epoch > now else "expired"
     if row.next_attempt_epoch <= now:
@@ -67,12 +67,12 @@ class KeyState:
         state = state_of(head, now)
         if state == "ready" or head.entity_key is None:
             raise ValueError(f"Row {head.id} is not the head of a key that waits.")
-        since = _since(head, state)
+        cause, since = _cause(head, state)
         return cls(
             queue=head.queue,
             key=head.entity_key,
             state=state,
-            cause=_cause(head, state),
+            cause=cause,
             age=max(0.0, now - (head.created_epoch if since is None or math.isinf(since) else since)),
             waiting=waiting,
             head_id=head.id,
@@ -82,32 +82,21 @@ class KeyState:
         )
 
 
-def _since(head: OutboxRow, state: KeyStateName) -> float | None:
+def _cause(head: OutboxRow, state: KeyStateName) -> tuple[str, float | None]:
+    """Return why a key is in its state, and since when."""
     match state:
         case "parked":
-            return cause_in(head.headers_json).parked_at
+            cause = cause_in(head.headers_json)
+            return cause.line or "parked by hand", cause.parked_at
         case "retrying":
-            return head.first_attempt_epoch
+            times = f"{head.attempts_count} times" if head.attempts_count > 1 else "once"
+            return f"failed {times}", head.first_attempt_epoch
         case "expired":
-            return head.lease_expires_epoch
+            return "its lease ran out: the process that handled it died or hangs", head.lease_expires_epoch
         case "in_flight":
-            return head.acquired_epoch
+            return "being handled", head.acquired_epoch
         case "delayed":
-            return head.created_epoch
-
-
-def _cause(head: OutboxRow, state: KeyStateName) -> str:
-    match state:
-        case "parked":
-            return cause_in(head.headers_json).line or "parked by hand"
-        case "retrying":
-            return f"failed {head.attempts_count} times" if head.attempts_count > 1 else "failed once"
-        case "expired":
-            return "its lease ran out: the process that handled it died or hangs"
-        case "in_flight":
-            return "being handled"
-        case "delayed":
-            return "not due yet"
+            return "not due yet", head.created_epoch
 
 
 def wanted_states(state: object) -> Sequence[str]:
@@ -131,23 +120,19 @@ class ReleaseKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ParkKey:
+class _WithReason:
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+class ParkKey(_WithReason):
     """Park the head."""
 
-    reason: str
 
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class SkipKey:
+class SkipKey(_WithReason):
     """Dead-letter the head; the key continues with the next row."""
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
 
 
 KeyAction = RetryKey | ReleaseKey | ParkKey | SkipKey

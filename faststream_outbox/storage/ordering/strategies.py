@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-# There will never be more processes than that to hold shards.
+# More shards than any deployment has processes.
 MOST_SHARDS: Final = 4096
 
 

@@ -53,21 +53,25 @@ class Executor(Protocol):
         """Run the statements inside this block in one transaction."""
 
 
-class AsyncpgExecutor:
-    """A bare asyncpg connection, outside any transaction: one round trip a statement."""
+class _DriverExecutor:
+    """A driver's bare connection, outside any transaction: one round trip a statement."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-
-    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
-        """Run a statement and return its records."""
-        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
-        return records
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements inside this block in one transaction."""
         transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
         return transaction
+
+
+class AsyncpgExecutor(_DriverExecutor):
+    """A bare asyncpg connection."""
+
+    async def fetch(self, statement: Statement, /, **values: Any) -> Records:
+        """Run a statement and return its records."""
+        records: Records = await self._connection.fetch(statement.text, *statement.bind(values))
+        return records
 
     def connected_to(self) -> int:
         """Return the id of the server process, as the server announced it when the connection was opened."""
@@ -79,11 +83,8 @@ class AsyncpgExecutor:
         self._connection.terminate()
 
 
-class PsycopgExecutor:
-    """A bare psycopg connection in autocommit: one round trip a statement."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+class PsycopgExecutor(_DriverExecutor):
+    """A bare psycopg connection in autocommit."""
 
     async def fetch(self, statement: Statement, /, **values: Any) -> Records:
         """Run a statement and return its records."""
@@ -96,11 +97,6 @@ class PsycopgExecutor:
             await cursor.execute(statement.psycopg, values, binary=True)
             records: Records = await cursor.fetchall()
             return records
-
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Run the statements inside this block in one transaction."""
-        transaction: AbstractAsyncContextManager[Any] = self._connection.transaction()
-        return transaction
 
     def connected_to(self) -> int:
         """Return the id of the server process, as the server announced it when the connection was opened."""
@@ -126,7 +122,8 @@ class BorrowedExecutor:
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Run the statements inside this block in one transaction, unless the connection is in autocommit."""
         connection = self._connection
-        if connection.sync_connection is not None and _autocommits(connection.sync_connection):
+        sync = connection.sync_connection
+        if sync is not None and sync.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             return nullcontext()
         # A savepoint, so that a statement that fails leaves the caller's transaction usable.
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
@@ -143,10 +140,6 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
         return connection.exec_driver_sql(statement.text, arguments).fetchall()
     text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
     return connection.exec_driver_sql(text, values).fetchall()
-
-
-def _autocommits(connection: Connection) -> bool:
-    return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def check_engine(engine: AsyncEngine) -> None:

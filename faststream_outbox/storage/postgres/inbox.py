@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
@@ -10,12 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 
 from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.errors import sqlstate
-from faststream_outbox.storage.handler_transaction import USED_ONCE, GuardedTransaction
+from faststream_outbox.storage.handler_transaction import SERIALIZATION_FAILURE, USED_ONCE, GuardedTransaction
 from faststream_outbox.storage.postgres.drivers import Records, check_dialect, run_on
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.schema.tables import check_table, make_inbox_table, quoted_name
-
-_SERIALIZATION_FAILURE: Final = "40001"
 
 
 class InboxStatements:
@@ -63,11 +62,8 @@ class InboxStore:
             )
         check_table("table", table, make_inbox_table)
         self.table = table
-        self._sessions: Callable[[], AsyncSession]
-        if isinstance(engine, AsyncEngine):
-            self._sessions = async_sessionmaker(engine, expire_on_commit=False, **USED_ONCE)
-        else:
-            self._sessions = lambda: engine(**USED_ONCE)
+        sessions = async_sessionmaker(engine, expire_on_commit=False) if isinstance(engine, AsyncEngine) else engine
+        self._sessions: Callable[[], AsyncSession] = partial(sessions, **USED_ONCE)
         self._check_bind()
         self._statements = InboxStatements(table)
 
@@ -91,7 +87,7 @@ class InboxStore:
         try:
             return await self._begin(consumer, message_id)
         except DBAPIError as error:
-            if sqlstate(error) != _SERIALIZATION_FAILURE:
+            if sqlstate(error) != SERIALIZATION_FAILURE:
                 raise
         # Under stricter isolation than Postgres' default, a record that was committed meanwhile raises this error. A
         # new transaction sees it.

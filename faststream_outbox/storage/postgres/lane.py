@@ -11,39 +11,17 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import (
-    Claim,
-    QueueStats,
-    StoreConnection,
-)
+from faststream_outbox.storage.contract import Claim, QueueStats
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor
-from faststream_outbox.storage.ordering.runs import RunClaim
-from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder
-from faststream_outbox.storage.outcomes import (
-    Ack,
-    Dead,
-    Park,
-    Retry,
-    Settled,
-    SettleInterruptedError,
-    Settlement,
-)
+from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
-from faststream_outbox.storage.postgres.runs import PostgresRuns, settle_parameters
-from faststream_outbox.storage.postgres.shards import PostgresShards, ShardStatements
+from faststream_outbox.storage.postgres.runs import RunClaims, settle_parameters
+from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.settle import (
-    BURIED,
-    GROUPED,
-    RETRIED,
-    SettleStatements,
-    failure_values,
-    retry_values,
-)
+from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 
@@ -72,14 +50,13 @@ class _Group:
     outputs: list[NewRow] = field(default_factory=list)
 
 
-class PostgresConnection(StoreConnection):
+class PostgresConnection(RunClaims, ShardLeases):
     """A `StoreConnection` to Postgres."""
 
     def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
         self._executor = executor
         self._statements = statements
-        self._runs = PostgresRuns(executor, statements.runs)
-        self._shards = None if shards is None else PostgresShards(executor, shards)
+        self._shards = shards
 
     async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
         """Lease up to `limit` due rows."""
@@ -162,32 +139,21 @@ class PostgresConnection(StoreConnection):
                     acked.append(lease)
                 case Park():
                     runs.append(settlement)
-        settled = Settled()
+        settled, write = Settled(), self._write
         try:
-            await self._write_or_split(
-                statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number
-            )
-            await self._settle_groups(list(chained.values()), settled)
-            await self._write_or_split(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
+            await write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
+            groups = list(chained.values())
+            await write(statements.delete_and_insert, groups, settled, _columns_of_groups, _leases_of_groups)
+            await write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
-            await self._write_or_split(bury, dead, settled, BURIED.fill, _leases_of_entries)
+            await write(bury, dead, settled, BURIED.fill, _leases_of_entries)
             columns = partial(settle_parameters, keeps_dead=statements.bury is not None)
-            await self._write_or_split(self._statements.runs.settle, runs, settled, columns, _leases_of_runs)
+            await write(self._statements.runs.settle, runs, settled, columns, lambda some: [run.lease for run in some])
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
 
-    async def _settle_groups(self, groups: Sequence[_Group], settled: Settled) -> None:
-        statement = self._statements.settle.delete_and_insert
-        await self._write_or_split(
-            statement,
-            groups,
-            settled,
-            _columns_of_groups,
-            lambda some: [lease for group in some for lease in group.leases],
-        )
-
-    async def _write_or_split(
+    async def _write(
         self,
         statement: Statement,
         entries: Sequence[_T],
@@ -197,6 +163,7 @@ class PostgresConnection(StoreConnection):
         *,
         read: Callable[[Records, Sequence[Lease]], frozenset[Lease]] | None = None,
     ) -> None:
+        """Run a statement for these entries; if one of them makes it fail, for each half of them."""
         if not entries:
             return
         leases = its_leases(entries)
@@ -208,7 +175,7 @@ class PostgresConnection(StoreConnection):
             elif concerns_rows(error):
                 middle = len(entries) // 2
                 for half in (entries[:middle], entries[middle:]):
-                    await self._write_or_split(statement, half, settled, columns, its_leases, read=read)
+                    await self._write(statement, half, settled, columns, its_leases, read=read)
             else:
                 raise
         else:
@@ -216,32 +183,6 @@ class PostgresConnection(StoreConnection):
             settled.held |= held
             if len(held) < len(leases):
                 settled.lost |= set(leases) - held
-
-    async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
-    ) -> RunClaim:
-        """Lease keys, each with its rows that are due."""
-        return await self._runs.claim(
-            cursor,
-            keys=keys,
-            rows_per_key=rows_per_key,
-            lease_seconds=lease_seconds,
-            suspects=suspects,
-            row_type=self.row_type,
-        )
-
-    async def share_shards(
-        self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
-    ) -> list[Shard]:
-        """Lease a fair share of each queue's shards."""
-        if self._shards is None:
-            raise RuntimeError(NO_SHARDS)
-        return await self._shards.share(holder, queues, count=count, lease_seconds=lease_seconds)
-
-    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
-        """Give up the holder's shards."""
-        if self._shards is not None:
-            await self._shards.leave(holder.token, queues)
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Return in how many seconds the next free row is due."""
@@ -283,12 +224,12 @@ def _shifted(positions: Iterable[Position], towards: float) -> Iterator[Position
 
 
 def deletion(
-    statements: SettleStatements, leases: Sequence[Lease], outputs: Sequence[NewRow]
+    statements: Statements, leases: Sequence[Lease], outputs: Sequence[NewRow]
 ) -> tuple[Statement, dict[str, list[Any]]]:
     """Return the statement that deletes these rows and inserts the outputs, with its parameters."""
     if outputs:
-        return statements.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
-    return statements.delete, LEASES.fill(sorted(leases))
+        return statements.settle.delete_and_insert, _columns_of_groups([_Group(list(leases), list(outputs))])
+    return statements.settle.delete, LEASES.fill(sorted(leases))
 
 
 def _columns_of_groups(groups: Sequence[_Group]) -> dict[str, list[Any]]:
@@ -297,12 +238,12 @@ def _columns_of_groups(groups: Sequence[_Group]) -> dict[str, list[Any]]:
     return {**GROUPED.fill(rows), **OUTPUTS.fill(outputs)}
 
 
+def _leases_of_groups(groups: Sequence[_Group]) -> list[Lease]:
+    return [lease for group in groups for lease in group.leases]
+
+
 def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
-
-
-def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
-    return [run.lease for run in runs]
 
 
 def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:

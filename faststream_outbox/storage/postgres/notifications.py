@@ -68,9 +68,11 @@ class Notifications:
 class _Listener(ABC):
     """A driver's connection that listens, and runs a statement now and then."""
 
-    def __init__(self, connection: Any, executor: AsyncpgExecutor | PsycopgExecutor) -> None:
+    _executor_type: type[AsyncpgExecutor | PsycopgExecutor]
+
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._executor = executor
+        self.executor = self._executor_type(connection)
         self._turn = asyncio.Lock()
         self.lost = asyncio.Event()
 
@@ -84,11 +86,7 @@ class _Listener(ABC):
             return await self._fetch(statement, **values)
 
     async def _fetch(self, statement: Statement, /, **values: Any) -> Records:
-        return await self._executor.fetch(statement, **values)
-
-    def connected_to(self) -> int:
-        """Return the id of the server process, as the server announced it when the connection was opened."""
-        return self._executor.connected_to()
+        return await self.executor.fetch(statement, **values)
 
     @abstractmethod
     async def close(self) -> None:
@@ -96,8 +94,7 @@ class _Listener(ABC):
 
 
 class _AsyncpgListener(_Listener):
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection, AsyncpgExecutor(connection))
+    _executor_type = AsyncpgExecutor
 
     async def open(self, channels: Sequence[str], receive: _OnNotification) -> None:
         def notified(_connection: Any, _pid: int, channel: str, payload: str) -> None:
@@ -116,13 +113,11 @@ class _AsyncpgListener(_Listener):
 class _PsycopgListener(_Listener):
     """Reads notifications between statements: during psycopg's `notifies()` the connection could run none."""
 
+    _executor_type = PsycopgExecutor
     _receive: _OnNotification
     # The file descriptor that we watch. Not while a statement runs: psycopg itself watches it then.
     _watched: int | None = None
     _closing = False
-
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection, PsycopgExecutor(connection))
 
     async def open(self, channels: Sequence[str], receive: _OnNotification) -> None:
         self._receive = receive
@@ -187,7 +182,7 @@ class _PostgresListening(Listening):
     async def detect_pooler(self) -> None:
         """Find out whether a pooler is in between: it announces a process id of its own, not that of the server."""
         [[pid]] = await self._listener.fetch(_BACKEND_PID)
-        self._direct = pid == self._listener.connected_to()
+        self._direct = pid == self._listener.executor.connected_to()
 
     async def notify(self, queues: Iterable[str]) -> None:
         await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))

@@ -7,13 +7,14 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, finite
-from faststream_outbox.storage.ordering.runs import Run, RunClaim
+from faststream_outbox.storage.contract import StoreConnection
+from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
+from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED, RunStatements
+from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED
 from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES
 from faststream_outbox.storage.rows import OutboxRow
@@ -33,22 +34,14 @@ class _Met(NamedTuple):
 _NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
 
 
-class PostgresRuns:
-    """The rows with a key, on one connection."""
+class RunClaims(StoreConnection):
+    """The part of a lane that claims rows with a key."""
 
-    def __init__(self, executor: Executor, statements: RunStatements) -> None:
-        self._executor = executor
-        self._statements = statements
+    _executor: Executor
+    _statements: Statements
 
-    async def claim(
-        self,
-        cursor: KeyCursor,
-        *,
-        keys: int,
-        rows_per_key: int,
-        lease_seconds: float,
-        suspects: bool,
-        row_type: type[OutboxRow],
+    async def claim_runs(
+        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
     ) -> RunClaim:
         """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
         began, plan = time.monotonic(), cursor.plan()
@@ -61,42 +54,38 @@ class PostgresRuns:
             "visits": MOST_VISITS,
             "suspects": suspects,
         }
-        lease = {
-            "token": uuid4(),
-            "lease_seconds": seconds,
-            "rows_per_key": check_count("rows_per_key", rows_per_key),
-        }
-        met, handed = await self._claim(plan, walk, lease)
+        lease = {"token": uuid4(), "lease_seconds": seconds, "rows_per_key": check_count("rows_per_key", rows_per_key)}
+        met, handed = await self._walk_and_lease(plan, walk, lease)
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
-            runs.setdefault(head, []).append(row_type(*fields))
+            runs.setdefault(head, []).append(self.row_type(*fields))
         claimed = [_run(sorted(rows, key=attrgetter("id")), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - len(claimed)
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
-    async def _claim(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple["_Met", Records]:
+    async def _walk_and_lease(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         match plan.ordering:
             case HashShards() if not plan.shards:
                 return _NOTHING, []
             case HashShards(count):
                 shards = {"shard_mask": count - 1, "shards": list(plan.shards)}
-                records = await self._executor.fetch(self._statements.claim_shards, **walk, **lease, **shards)
+                records = await self._executor.fetch(self._statements.runs.claim_shards, **walk, **lease, **shards)
             case AdvisoryLocks():
                 return await self._claim_locked(walk, lease)
             case _:
-                records = await self._executor.fetch(self._statements.claim, **walk, **lease)
+                records = await self._executor.fetch(self._statements.runs.claim, **walk, **lease)
         width = len(_Met._fields)
         return _Met(*records[0][:width]), [record[width:] for record in records if record[width] is not None]
 
-    async def _claim_locked(self, walk: dict[str, Any], lease: dict[str, Any]) -> tuple["_Met", Records]:
+    async def _claim_locked(self, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         async with self._executor.transaction():
-            [[*met, heads]] = await self._executor.fetch(self._statements.lock_keys, **walk)
+            [[*met, heads]] = await self._executor.fetch(self._statements.runs.lock_keys, **walk)
             if not heads:
                 return _Met(*met), []
             asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
-            return _Met(*met), await self._executor.fetch(self._statements.claim_locked, **lease, **asked)
+            return _Met(*met), await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
 
 
 def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder, ShardLease, fair_share
+from faststream_outbox.storage.contract import StoreConnection
+from faststream_outbox.storage.ordering.strategies import NO_SHARDS, Shard, ShardHolder, ShardLease, fair_share
 from faststream_outbox.storage.postgres.drivers import Executor
 from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
 from faststream_outbox.storage.schema.tables import quoted_name
@@ -45,43 +45,41 @@ RETURNING s.shard""")
         )
 
 
-class PostgresShards:
-    """The leases of shards, on one connection."""
+class ShardLeases(StoreConnection):
+    """The part of a lane that leases shards."""
 
-    def __init__(self, executor: Executor, statements: ShardStatements) -> None:
-        self._executor = executor
-        self._statements = statements
+    _executor: Executor
+    _shards: ShardStatements | None
 
-    async def share(
+    async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:
         """Lease a fair share of each queue's shards."""
-        return [
-            shard
-            for queue in queues
-            for shard in await self._share(holder, queue, count=count, lease_seconds=lease_seconds)
-        ]
+        if self._shards is None:
+            raise RuntimeError(NO_SHARDS)
+        shards = list[Shard]()
+        for queue in queues:
+            leases = await self._read(self._shards, queue, count)
+            if len(leases) < count:
+                await self._executor.fetch(self._shards.make, queue=queue, count=count)
+                leases = await self._read(self._shards, queue, count)
+            wanted = fair_share(leases, holder.token)
+            taken = await self._executor.fetch(
+                self._shards.take,
+                token=holder.token,
+                holder=holder.name,
+                lease_seconds=lease_seconds,
+                queue=queue,
+                **_WANTED.fill([(each.shard.number, each.holder) for each in wanted]),
+            )
+            shards += [Shard(queue, number) for (number,) in taken]
+        return shards
 
-    async def _share(self, holder: ShardHolder, queue: str, *, count: int, lease_seconds: float) -> list[Shard]:
-        leases = await self._read(queue, count)
-        if len(leases) < count:
-            await self._executor.fetch(self._statements.make, queue=queue, count=count)
-            leases = await self._read(queue, count)
-        wanted = fair_share(leases, holder.token)
-        taken = await self._executor.fetch(
-            self._statements.take,
-            token=holder.token,
-            holder=holder.name,
-            lease_seconds=lease_seconds,
-            queue=queue,
-            **_WANTED.fill([(each.shard.number, each.holder) for each in wanted]),
-        )
-        return [Shard(queue, number) for (number,) in taken]
-
-    async def _read(self, queue: str, count: int) -> list[ShardLease]:
-        records = await self._executor.fetch(self._statements.read, queue=queue, count=count)
+    async def _read(self, statements: ShardStatements, queue: str, count: int) -> list[ShardLease]:
+        records = await self._executor.fetch(statements.read, queue=queue, count=count)
         return [ShardLease(Shard(queue, number), token, live) for number, token, live in records]
 
-    async def leave(self, token: UUID, queues: Sequence[str]) -> None:
+    async def leave_shards(self, holder: ShardHolder, queues: Sequence[str]) -> None:
         """Give up the holder's shards."""
-        await self._executor.fetch(self._statements.leave, token=token, queues=list(queues))
+        if self._shards is not None:
+            await self._executor.fetch(self._shards.leave, token=holder.token, queues=list(queues))

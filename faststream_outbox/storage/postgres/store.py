@@ -8,31 +8,11 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
-from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession, after_commit
-from faststream_outbox.storage.contract import (
-    Listening,
-    SessionOrConnection,
-    Store,
-    StoreConnection,
-    TimerConflict,
-    check_batch,
-    check_row,
-    check_session,
-    check_timer_conflict,
-)
+from faststream_outbox.storage.contract import Listening, Store, StoreConnection, TimerConflict, check_session
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
-from faststream_outbox.storage.ordering.runs import settlement_of_acks
-from faststream_outbox.storage.ordering.states import (
-    KeyAction,
-    KeyState,
-    KeyStateName,
-    ParkKey,
-    ReleaseKey,
-    RetryKey,
-    SkipKey,
-    wanted_states,
-)
+from faststream_outbox.storage.ordering.states import KeyAction, KeyState, ParkKey, ReleaseKey, RetryKey, SkipKey
+from faststream_outbox.storage.outcomes import HANDLED, Ack, Settlement
 from faststream_outbox.storage.postgres.drivers import (
     SET_LOCAL,
     BorrowedExecutor,
@@ -80,42 +60,13 @@ class PostgresStore(Store):
         self.outbox_table = outbox_table
         self.dlq_table = dlq_table
         self.shards_table = shards_table
+        self.keeps_dead = dlq_table is not None
+        self.keeps_shards = shards_table is not None
         self._statements = Statements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
         self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
 
-    @property
-    def keeps_dead(self) -> bool:
-        """Whether there is a dead-letter table."""
-        return self.dlq_table is not None
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether there is a table of shards."""
-        return self.shards_table is not None
-
-    async def insert(
-        self,
-        session: SessionOrConnection | None,
-        row: NewRow,
-        *,
-        timer_conflict: TimerConflict = "ignore",
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row, in the caller's transaction."""
-        check_row(row)
-        check_timer_conflict(timer_conflict)
-        return await _run(session, self.insert_sync, row, timer_conflict, notify=notify)
-
-    def insert_sync(
-        self,
-        session: Session | Connection,
-        row: NewRow,
-        timer_conflict: TimerConflict = "ignore",
-        *,
-        notify: bool = False,
-    ) -> int | None:
-        """Insert one row through a synchronous session or connection."""
+    def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         if row.key is not None and isinstance(session, Session):
             session.flush()  # the id fixes the order: write what the message is about before it is drawn
         statements, keyed = self._insert_statements(notify=notify), row.key is not None
@@ -144,18 +95,10 @@ class PostgresStore(Store):
     def _insert_statements(self, *, notify: bool) -> InsertStatements:
         return self._statements.insert_and_notify if notify else self._statements.insert
 
-    async def insert_many(
-        self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows in one statement, in the caller's transaction."""
-        rows = list(rows)
-        check_batch(rows)
-        return await _run(session, self.insert_many_sync, rows, notify=notify) if rows else []
-
     def insert_many_sync(
         self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
     ) -> list[int]:
-        """Insert rows in one statement through a synchronous session or connection."""
+        """Insert rows in one statement."""
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
         statements = self._insert_statements(notify=notify)
@@ -193,20 +136,19 @@ class PostgresStore(Store):
         session = AsyncSession(
             self._require_engine("to share a transaction with a handler"), expire_on_commit=False, **USED_ONCE
         )
-        return SharedTransaction(session, self._delete_in, lambda connection: self._lock_on(connection, leases))
-
-    def _lock_on(self, connection: Connection, leases: Sequence[Lease]) -> None:
-        run_on(connection, self._statements.settle.lock, **LEASES.fill(sorted(leases)))
+        lock = self._statements.settle.lock
+        return SharedTransaction(session, self._delete_in, lambda on: run_on(on, lock, **LEASES.fill(sorted(leases))))
 
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
         if head is not None:
-            run = settlement_of_acks(head, leases, outputs)
+            followers = sorted(lease.row_id for lease in leases if lease != head)
+            run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])
             parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
-            return bool(await _run(session, self._execute_last, self._statements.runs.settle, **parameters))
-        statement, columns = deletion(self._statements.settle, leases, outputs)
-        return leases_of(await _run(session, self._execute_last, statement, **columns)) == frozenset(leases)
+            return bool(await self._run(session, self._execute_last, self._statements.runs.settle, **parameters))
+        statement, columns = deletion(self._statements, leases, outputs)
+        return leases_of(await self._run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
     def _execute_last(self, session: Session, statement: Statement, /, **values: Any) -> Records:
         """Run the last statement of a handler's transaction, planned as on the store's own connections.
@@ -231,59 +173,41 @@ class PostgresStore(Store):
                 failures.append((table, error))
         return failures
 
-    async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
-        """Delete a timer that is not in flight, in the caller's transaction."""
-        check_name("queue", queue)
-        check_name("timer_id", timer_id)
-        return bool(
-            await _run(session, self._execute, self._statements.insert.cancel_timer, queue=queue, timer_id=timer_id)
-        )
+    def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool:
+        return bool(self._execute(session, self._statements.insert.cancel_timer, queue=queue, timer_id=timer_id))
 
-    async def read(
-        self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000
-    ) -> list[OutboxRow]:
-        """Read rows without leasing them, in the caller's transaction."""
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
-        records = await _run(session, self._execute, self._statements.operators.read, queue=queue, limit=limit)
+    def _read(self, session: Any, queue: str | None, limit: int) -> list[OutboxRow]:
+        records = self._execute(session, self._statements.operators.read, queue=queue, limit=limit)
         return [OutboxRow(*record) for record in records]
 
-    async def read_keys(
-        self,
-        session: SessionOrConnection | None,
-        *,
-        queue: str | None = None,
-        state: KeyStateName | None = None,
-        limit: int = 1000,
-    ) -> list[KeyState]:
-        """Describe keys that are blocked, in the caller's transaction."""
-        check_count("limit", limit)
-        if queue is not None:
-            check_name("queue", queue)
-        asked = {"queue": queue, "states": list(wanted_states(state)), "limit": limit}
-        records = await _run(session, self._execute, self._statements.operators.read_keys, **asked)
+    def _read_keys(self, session: Any, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
+        asked = {"queue": queue, "states": list(states), "limit": limit}
+        records = self._execute(session, self._statements.operators.read_keys, **asked)
         return [KeyState.of(OutboxRow(*head), waiting=waiting, now=now) for now, waiting, *head in records]
 
-    async def act_on_key(
-        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
-    ) -> int | None:
-        """Apply an action to the head of a key, in the caller's transaction."""
-        check_name("queue", queue)
-        check_name("key", key)
+    def _act_on_key(self, session: Any, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
         statements = self._statements.operators
         match action:
             case RetryKey():
-                records = await _run(session, self._execute, statements.retry, queue=queue, key=key)
+                records = self._execute(session, statements.retry, queue=queue, key=key)
             case ReleaseKey():
-                records = await _run(session, self._execute, statements.release, queue=queue, key=key)
+                records = self._execute(session, statements.release, queue=queue, key=key)
             case ParkKey(reason):
-                records = await _run(session, self._execute, statements.park, queue=queue, key=key, reason=reason)
+                records = self._execute(session, statements.park, queue=queue, key=key, reason=reason)
             case SkipKey(reason):
-                records = await _run(session, self._execute, statements.skip, queue=queue, key=key, reason=reason)
+                records = self._execute(session, statements.skip, queue=queue, key=key, reason=reason)
         if records and notify:
-            await _run(session, self._execute, NOTIFY, channel=self._notifications.channel, payloads=[queue])
+            self._execute(session, NOTIFY, channel=self._notifications.channel, payloads=[queue])
         return int(records[0][0]) if records else None
+
+    async def _run(
+        self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        check_session(session)
+        if isinstance(session, async_scoped_session):
+            session = session()
+        result: _T = await session.run_sync(function, *args, **kwargs)
+        return result
 
     def _execute(self, session: Session | Connection, statement: Statement, /, **values: Any) -> Records:
         if isinstance(session, Session):
@@ -325,17 +249,3 @@ class PostgresStore(Store):
         engine = self._require_engine("to validate the schema")
         tables = (self.outbox_table, self.dlq_table, self.shards_table)
         await validate_schema(engine, *tables, check_autovacuum=check_autovacuum)
-
-
-async def _run(
-    session: Any,
-    function: Callable[Concatenate[Any, _P], _T],
-    /,
-    *args: _P.args,
-    **kwargs: _P.kwargs,
-) -> _T:
-    check_session(session)
-    if isinstance(session, async_scoped_session):
-        session = session()
-    result: _T = await session.run_sync(function, *args, **kwargs)
-    return result

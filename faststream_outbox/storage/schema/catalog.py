@@ -15,19 +15,18 @@ SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.reloptions AS option
             ELSE n.nspname = CAST(:schema AS text) END
 """)
 
+# The fields of `LiveSequence`, then those of `LiveColumn` after it.
 # A column draws from a sequence in two ways: an identity owns its sequence, and a default depends on the one it names.
 _READ_COLUMNS: Final = text("""
-SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS not_null,
+SELECT s.*, a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS not_null,
        CAST(a.attidentity AS text) <> '' AS identity, CAST(a.attgenerated AS text) AS generated,
-       coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault) AS default,
-       s.schema AS sequence_schema, s.name AS sequence_name, s.type AS sequence_type, s.cache AS sequence_cache,
-       s.increment AS sequence_increment, s.cycles AS sequence_cycles
+       coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault) AS default
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
   LEFT JOIN LATERAL (
-    SELECT n.nspname AS schema, c.relname AS name, pg_catalog.format_type(q.seqtypid, NULL) AS type,
-           q.seqcache AS cache, q.seqincrement AS increment, q.seqcycle AS cycles
+    SELECT n.nspname AS sequence_schema, c.relname AS sequence_name, pg_catalog.format_type(q.seqtypid, NULL),
+           q.seqcache, q.seqincrement, q.seqcycle
       FROM pg_catalog.pg_sequence q
       JOIN pg_catalog.pg_class c ON c.oid = q.seqrelid
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -92,13 +91,13 @@ class LiveSequence:
 class LiveColumn:
     """A live column; `generated` is `''`, `'s'` (stored) or `'v'` (virtual)."""
 
+    sequence: LiveSequence | None
     name: str
     type: str
     not_null: bool
     identity: bool
     generated: str
     default: str | None
-    sequence: LiveSequence | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class LiveIndex:
     definition: str
     unique: bool
     primary: bool
-    columns: tuple[str, ...]
+    columns: list[str]
     predicate: str | None
     constraint: str | None
     plain: bool
@@ -121,7 +120,7 @@ class LiveTable:
 
     schema: str
     columns: dict[str, LiveColumn]
-    indexes: tuple[LiveIndex, ...]
+    indexes: list[LiveIndex]
     options: dict[str, str]
 
 
@@ -130,12 +129,12 @@ def read_table(connection: Connection, table: Table) -> LiveTable | None:
     found = connection.execute(_FIND_TABLE, {"name": table.name, "schema": table.schema}).one_or_none()
     if found is None:
         return None
-    return LiveTable(
-        schema=found.schema,
-        columns=_read_columns(connection, found.oid),
-        indexes=_read_indexes(connection, found.oid),
-        options=dict(option.split("=", 1) for option in found.options or ()),
-    )
+    columns = {
+        row.name: LiveColumn(None if row.sequence_name is None else LiveSequence(*row[:6]), *row[6:])
+        for row in connection.execute(_READ_COLUMNS, {"oid": found.oid})
+    }
+    indexes = [LiveIndex(**row) for row in connection.execute(_READ_INDEXES, {"oid": found.oid}).mappings()]
+    return LiveTable(found.schema, columns, indexes, dict(option.split("=", 1) for option in found.options or ()))
 
 
 def schema_exists(connection: Connection, schema: str) -> bool:
@@ -146,43 +145,3 @@ def schema_exists(connection: Connection, schema: str) -> bool:
 def taken_names(connection: Connection, schema: str | None, names: Collection[str]) -> set[str]:
     """Return those of `names` that relations of the schema have; without a schema, of the one for new tables."""
     return set(connection.execute(_TAKEN_NAMES, {"schema": schema, "names": list(names)}).scalars())
-
-
-def _read_columns(connection: Connection, oid: int) -> dict[str, LiveColumn]:
-    return {
-        row.name: LiveColumn(
-            name=row.name,
-            type=row.type,
-            not_null=row.not_null,
-            identity=row.identity,
-            generated=row.generated,
-            default=row.default,
-            sequence=None
-            if row.sequence_name is None
-            else LiveSequence(
-                schema=row.sequence_schema,
-                name=row.sequence_name,
-                type=row.sequence_type,
-                cache=row.sequence_cache,
-                increment=row.sequence_increment,
-                cycles=row.sequence_cycles,
-            ),
-        )
-        for row in connection.execute(_READ_COLUMNS, {"oid": oid})
-    }
-
-
-def _read_indexes(connection: Connection, oid: int) -> tuple[LiveIndex, ...]:
-    return tuple(
-        LiveIndex(
-            name=row.name,
-            definition=row.definition,
-            unique=row.unique,
-            primary=row.primary,
-            columns=tuple(row.columns),
-            predicate=row.predicate,
-            constraint=row.constraint,
-            plain=row.plain,
-        )
-        for row in connection.execute(_READ_INDEXES, {"oid": oid})
-    )

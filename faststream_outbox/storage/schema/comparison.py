@@ -1,7 +1,7 @@
 """Compare a defined table with the live one: every fault, with the DDL that mends it.
 
-Alembic says which columns are absent and which differ in type or nullability. What it does not compare, or compares by
-running expressions on the server (defaults, sequences, the primary key, indexes), is read from the catalogs.
+Alembic says which columns differ in type. What it does not compare, or compares by running expressions on the server
+(defaults, sequences, the primary key, indexes), is read from the catalogs.
 """
 
 import re
@@ -39,6 +39,7 @@ _CONSTANT: Final = re.compile(r"\(?'?(-?\w+)'?\)?(?:::[\w ]+)?")
 _NULL: Final = re.compile(r"NULL(?:::.*)?")
 _NEXTVAL: Final = re.compile(r"nextval\('.+'::regclass\)")
 
+_BOOLEANS: Final = {"true": "1", "on": "1", "yes": "1", "false": "0", "off": "0", "no": "0"}
 # What Postgres uses where a table sets no option.
 _UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
 
@@ -97,14 +98,15 @@ class _TableComparison:
 
     def faults(self) -> Iterator[Fault]:
         """Yield what the table lacks, in an order in which the DDL can run."""
-        absent, wrong_type, wrong_nullability = _ask_alembic(self._connection, self._table, self._live)
+        wrong_types = _differing_types(self._connection, self._table, self._live)
         columns = [(column, live) for column in self._table.columns if (live := self._live.columns.get(column.name))]
-        yield from (self._absent_column(column) for column in self._table.columns if column.name in absent)
-        yield from (self._wrong_type(column, live) for column, live in columns if column.name in wrong_type)
+        absent = [column for column in self._table.columns if column.name not in self._live.columns]
+        yield from map(self._absent_column, absent)
+        yield from (self._wrong_type(column, live) for column, live in columns if column.name in wrong_types)
         yield from self._primary_key_faults()
         for column, live in columns:
             yield from self._sequence_faults(column, live) if column.identity else self._default_faults(column, live)
-        yield from (self._wrong_nullability(column) for column, _ in columns if column.name in wrong_nullability)
+        yield from (self._wrong_nullability(column) for column, live in columns if column.nullable == live.not_null)
         yield from self._extra_column_faults()
         yield from self._index_faults()
 
@@ -173,7 +175,7 @@ class _TableComparison:
             yield self._fault(f"sequence {name} counts down", *self._ddl.count_upwards(column, name))
 
     def _primary_key_faults(self) -> Iterator[Fault]:
-        wanted = tuple(column.name for column in self._table.primary_key.columns)
+        wanted = [column.name for column in self._table.primary_key.columns]
         found = next((index for index in self._live.indexes if index.primary), None)
         if found is None or found.columns != wanted:
             problem = f"the primary key is {found.definition if found else 'missing'}, not on {', '.join(wanted)}"
@@ -202,25 +204,22 @@ class _TableComparison:
                 yield self._fault(f"{wanted} is missing", create)
 
 
-def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of the columns that are absent, of another type, of another nullability."""
+def _differing_types(connection: Connection, table: Table, live: LiveTable) -> set[str]:
+    """Return the names of columns that have another type."""
     # The copy holds only what is asked. With defaults in it Alembic would compare identities and sequences too, and
     # fails on some pairs of them.
     copy = MetaData()
-    bare = (Column(column.name, column.type, nullable=column.nullable) for column in table.columns)
-    Table(table.name, copy, *bare, schema=live.schema)
+    Table(table.name, copy, *(Column(column.name, column.type) for column in table.columns), schema=live.schema)
     # Alembic calls the connection's default schema None.
     schema = None if live.schema == connection.dialect.default_schema_name else live.schema
-    absent: set[str] = set()
-    wrong_type: set[str] = set()
-    wrong_nullability: set[str] = set()
+    wrong = set[str]()
 
     def include_name(name: str | None, type_: str, _parents: object) -> bool:
         return name == {"schema": schema, "table": table.name}.get(type_, name)
 
     def include_object(_item: object, name: str, type_: str, reflected: bool, found: object) -> bool:
         if type_ == "column" and isinstance(found, Column) and isinstance(found.type, NullType):
-            wrong_type.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
+            wrong.add(name)  # a type unknown to SQLAlchemy, which Alembic passes over
         return not reflected  # columns that only the database has are the user's: Alembic need not log them
 
     options = {
@@ -230,17 +229,11 @@ def _ask_alembic(connection: Connection, table: Table, live: LiveTable) -> tuple
         "compare_type": _differ,
         "compare_server_default": False,
     }
-    differences = compare_metadata(MigrationContext.configure(connection, opts=options), copy)
-    for difference in differences:
+    for difference in compare_metadata(MigrationContext.configure(connection, opts=options), copy):
         for change in difference if isinstance(difference, list) else [difference]:
-            match change:
-                case ("add_column", _, _, Column(name=name)):
-                    absent.add(name)
-                case ("modify_type", _, _, name, *_):
-                    wrong_type.add(name)
-                case ("modify_nullable", _, _, name, *_):
-                    wrong_nullability.add(name)
-    return absent, wrong_type, wrong_nullability
+            if change[0] == "modify_type":
+                wrong.add(change[3])
+    return wrong
 
 
 def _differ(_context: object, _live: object, _column: object, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
@@ -260,17 +253,12 @@ def _canonical_default(expression: str | None) -> str | None:
     return _SAME_DEFAULT.get(bare, bare)
 
 
-def _canonical_option(value: str | None) -> str | float | None:
-    if value is None:
-        return None
-    if value.lower() in {"true", "on", "yes"}:
-        return 1.0
-    if value.lower() in {"false", "off", "no"}:
-        return 0.0
+def _canonical_option(value: str | None) -> str | float:
+    text = _BOOLEANS.get(str(value).lower(), str(value))
     try:
-        return float(value)
+        return float(text)
     except ValueError:
-        return value
+        return text
 
 
 def _fits(index: Index, live: LiveIndex) -> bool:
@@ -278,7 +266,7 @@ def _fits(index: Index, live: LiveIndex) -> bool:
     return (
         live.plain
         and live.unique == bool(index.unique)
-        and live.columns == tuple(column.name for column in index.columns)
+        and live.columns == [column.name for column in index.columns]
         and live.predicate == (f"({predicate})" if predicate else None)
     )
 

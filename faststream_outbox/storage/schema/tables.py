@@ -44,11 +44,7 @@ STORAGE_OPTIONS: Final = "faststream_outbox.storage_options"
 
 
 def make_outbox_table(
-    metadata: MetaData,
-    table_name: str = "outbox",
-    *,
-    schema: str | None = None,
-    fillfactor: int = 50,
+    metadata: MetaData, table_name: str = "outbox", *, schema: str | None = None, fillfactor: int = 50
 ) -> Table:
     """Define the outbox on your `MetaData`; your migrations create it.
 
@@ -87,27 +83,9 @@ def make_outbox_table(
         Column("deliveries_count", BigInteger, nullable=False, server_default=text("0")),
         Column("first_attempt_at", DateTime(timezone=True)),
         Column("last_attempt_at", DateTime(timezone=True)),
-        Index(
-            _index_name(table_name, "ready_idx"),
-            "queue",
-            "next_attempt_at",
-            "id",
-            postgresql_where=text("entity_key IS NULL"),
-        ),
-        Index(
-            _index_name(table_name, "key_idx"),
-            "queue",
-            "entity_key",
-            "id",
-            postgresql_where=text("entity_key IS NOT NULL"),
-        ),
-        Index(
-            _index_name(table_name, "timer_uq"),
-            "queue",
-            "timer_id",
-            unique=True,
-            postgresql_where=text("timer_id IS NOT NULL"),
-        ),
+        _index(table_name, "ready_idx", "queue", "next_attempt_at", "id", where="entity_key IS NULL"),
+        _index(table_name, "key_idx", "queue", "entity_key", "id", where="entity_key IS NOT NULL"),
+        _index(table_name, "timer_uq", "queue", "timer_id", unique=True, where="timer_id IS NOT NULL"),
         schema=schema,
         info={STORAGE_OPTIONS: options},
         **_storage_keyword(options),
@@ -141,7 +119,7 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
         Column("failed_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         Column("failure_reason", String(64), nullable=False),
         Column("last_exception", Text),
-        Index(_index_name(table_name, "queue_failed_idx"), "queue", "failed_at"),
+        _index(table_name, "queue_failed_idx", "queue", "failed_at"),
         schema=schema,
     )
 
@@ -161,7 +139,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
         Column("message_id", Text, primary_key=True),
         Column("seen_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         # Each consumer has a retention of its own.
-        Index(_index_name(table_name, "seen_idx"), "consumer", "seen_at"),
+        _index(table_name, "seen_idx", "consumer", "seen_at"),
         schema=schema,
     )
 
@@ -253,8 +231,9 @@ def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:
     return {"postgresql_using": f"heap WITH ({settings})"}
 
 
-def _index_name(table_name: str, suffix: str) -> str:
-    return _check_identifier("index", f"{table_name}_{suffix}")
+def _index(table_name: str, suffix: str, *columns: str, unique: bool = False, where: str | None = None) -> Index:
+    name = _check_identifier("index", f"{table_name}_{suffix}")
+    return Index(name, *columns, unique=unique, postgresql_where=None if where is None else text(where))
 
 
 def _lease_expires_at() -> Column[Any]:

@@ -37,7 +37,7 @@ async def validate_schema(
 async def validate_tables(
     connection: AsyncConnection, tables: Sequence[Table], *, check_autovacuum: bool = False
 ) -> None:
-    """Do the same for any tables of this package."""
+    """Raise or warn as `validate_schema` does, for any tables of this package."""
     try:
         from faststream_outbox.storage.schema.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
     except ImportError as error:

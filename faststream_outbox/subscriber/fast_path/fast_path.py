@@ -106,7 +106,7 @@ class FastPath:
             await publisher._publish(response.as_publish_command(), _extra_middlewares=())  # noqa: SLF001 - as FastStream does
 
     async def _judge_error(self, error: BaseException, message: OutboxMessage) -> bool:
-        """Let FastStream log an error and give the verdict on its message; return whether it handled the error."""
+        """Call FastStream's middlewares that log an error and give a verdict; return whether they handled the error."""
         exc_info = type(error), error, error.__traceback__
         if self._logs:
             await self._log_errors(message.raw_message, context=self._context).__aexit__(*exc_info)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
+from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.storage import NewRow
 from tests.backends import PostgresBackend
 
@@ -28,7 +29,7 @@ async def test_suspects_are_looked_for_where_they_were_met(postgres: PostgresBac
     await postgres.insert(NewRow("other", b"", key="a"))
     expired = "acquired_token = gen_random_uuid(), lease_expires_at = now(), next_attempt_at = now()"
     await postgres.run(f"UPDATE outbox SET {expired} WHERE entity_key IN ('002700', '002710', '004900')")
-    keys, found = KeyClaims(["q", "other"], rows_per_key=100, lease_seconds=60.0), list[str | None]()
+    keys, found = KeyClaims(["q", "other"], DEFAULTS, rows_per_key=100), list[str | None]()
     async with postgres.store.connect() as real:
         lane: Any = Counting(real)
         assert not keys.have_suspects

@@ -10,6 +10,7 @@ import pytest
 
 from faststream_outbox.engine.dispatch.batcher import Batcher, BatchLimits
 from faststream_outbox.engine.ledger import Ledger
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.storage import Ack, Lease, NewRow, OutboxRow, Retry, Settlement
 from tests.backends import MemoryBackend
@@ -58,7 +59,7 @@ async def gather(batcher: Batcher) -> int:
 )
 async def test_how_many_rows_each_call_takes(groups: list[dict[str, Any]], calls: list[int]) -> None:
     ledger = Ledger()
-    batcher = Batcher(ledger, max_records=10, max_wait=0.0)
+    batcher = Batcher(ledger, SubscriberOptions(batch=True, max_records=10))
     for group in groups:
         some = await rows(group["count"], attempts=group.get("attempts", 0))
         for row in some:
@@ -72,7 +73,7 @@ async def test_how_many_rows_each_call_takes(groups: list[dict[str, Any]], calls
 
 async def test_those_that_failed_together_come_in_halves() -> None:
     ledger = Ledger()
-    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, SubscriberOptions(batch=True, max_records=100))
     admit(ledger, some := await rows(7))
     assert await gather(batcher) == 7
     for row in some:
@@ -87,7 +88,7 @@ async def test_those_that_failed_together_come_in_halves() -> None:
 
 async def test_fresh_rows_are_not_kept_small_for_the_sake_of_others() -> None:
     ledger = Ledger()
-    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, SubscriberOptions(batch=True, max_records=100))
     suspicious, fresh = await rows(4), await rows(50)
     batcher.learn(failed(suspicious, 4))
     admit(ledger, [*suspicious, *fresh])
@@ -100,7 +101,7 @@ async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
     for row in (one, two):
         limits.failed(row.id, 10)
         assert limits.limit(row) == 5
-    batcher = Batcher(Ledger(), max_records=100, max_wait=0.0)
+    batcher = Batcher(Ledger(), SubscriberOptions(batch=True, max_records=100))
     batcher.learn(failed([one, two], 10))
     batcher.learn([Settlement(one.lease, Ack()), *failed([two], 1)])
     ledger_rows = [one, two]
@@ -111,7 +112,7 @@ async def test_what_ended_well_or_failed_alone_is_forgotten() -> None:
 async def test_what_failed_as_a_call_by_itself_stays_by_itself() -> None:
     """It is the one to blame, and fresh rows would fail with it each time that it is tried again."""
     ledger = Ledger()
-    batcher = Batcher(ledger, max_records=100, max_wait=0.0)
+    batcher = Batcher(ledger, SubscriberOptions(batch=True, max_records=100))
     [poison], fresh = await rows(1, attempts=2), await rows(50)
     batcher.learn(failed([poison], 1))
     admit(ledger, [poison, *fresh])
@@ -145,7 +146,7 @@ async def test_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 async def test_the_next_claim_is_sent_before_a_batch_is_handled() -> None:
     """A handler that waits for nothing keeps the event loop: what is not sent before it is sent after it."""
     ledger, events, arrived = Ledger(), list[str](), await rows(10)
-    batcher = Batcher(ledger, max_records=10, max_wait=0.0)
+    batcher = Batcher(ledger, SubscriberOptions(batch=True, max_records=10))
 
     async def send() -> None:
         events.append("sent")
@@ -183,7 +184,7 @@ def settlements(count: int, group: int | None) -> list[Settlement]:
 
 
 def test_a_group_is_not_torn_apart() -> None:
-    buffer = SettleBuffer(batch_size=4, flush_interval=0.0)
+    buffer = SettleBuffer(4, 0.0)
     put = [*settlements(3, None), *settlements(5, 1), *settlements(2, 2), *settlements(3, None)]
     buffer.put(put)
     batches = [buffer.take() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""All that is taken from FastStream's private FastAPI modules; apart, because FastAPI need not be installed."""
+"""Every name from FastStream's private FastAPI modules; apart from the others, because FastAPI is optional."""
 
 from faststream._internal.fastapi.context import Context, ContextRepo, Logger
 from faststream._internal.fastapi.router import StreamRouter

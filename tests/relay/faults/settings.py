@@ -1,4 +1,4 @@
-"""What a storm is made of: an ordered round whose workers are relays to a place on a real server."""
+"""The settings of a relay round: an ordered round whose workers are relays to a real server."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from faststream_outbox.relay import Relay
 from tests.order.settings import OrderSettings
-from tests.relay.destinations import (
-    ConfluentPlace,
-    KafkaPlace,
+from tests.relay.endpoints import (
+    ConfluentEndpoint,
+    Endpoint,
+    KafkaEndpoint,
     NatsStream,
-    Place,
-    RabbitQueuePlace,
+    RabbitQueueEndpoint,
     RedisStream,
 )
-from tests.relay.storm.rules import check_arrivals
+from tests.relay.faults.rules import check_arrivals
 from tests.soak.checker import FinalState, Violation
 from tests.soak.row_histories import RowHistories
 from tests.soak.settings import FaultRates, Settings
@@ -22,21 +22,21 @@ from tests.soak.settings import FaultRates, Settings
 if TYPE_CHECKING:
     from tests.soak.process import SoakProcess
 
-# Those that keep what arrived until somebody looks, in the order in which it did.
-PLACES: Final[Mapping[str, type[Place]]] = {
-    "kafka": KafkaPlace,
-    "confluent": ConfluentPlace,
-    "rabbit": RabbitQueuePlace,
+# The endpoints that keep messages in the order in which they arrived.
+ENDPOINTS: Final[Mapping[str, type[Endpoint]]] = {
+    "kafka": KafkaEndpoint,
+    "confluent": ConfluentEndpoint,
+    "rabbit": RabbitQueueEndpoint,
     "nats": NatsStream,
     "redis": RedisStream,
 }
-STORM: Final = FaultRates(every_seconds=0.8, kill=4, terminate=2, pause=2, restart=1, outage=1)
-CALM: Final = FaultRates(every_seconds=600.0)
+MANY_FAULTS: Final = FaultRates(every_seconds=0.8, kill=4, terminate=2, pause=2, restart=1, outage=1)
+NO_FAULTS: Final = FaultRates(every_seconds=600.0)
 
 # Breaks something in a relay that has not been started.
 Break = Callable[[Relay], None]
 
-# Rows whose attempts were counted: an outage is nobody's attempt.
+# Rows whose attempts were counted: an outage counts no attempt.
 BURNT: Final = (
     "CREATE TABLE IF NOT EXISTS burnt (payload bytea NOT NULL)",
     "TRUNCATE burnt",
@@ -53,7 +53,7 @@ def nothing(relay: Relay) -> None:
 
 def make_relay(settings: Settings, name: str) -> "SoakProcess":
     """Make a process with a relay."""
-    from tests.relay.storm.worker import RelayWorker  # noqa: PLC0415 - it is told its settings, so it imports them
+    from tests.relay.faults.worker import RelayWorker  # noqa: PLC0415 - it is told its settings, so it imports them
 
     return RelayWorker(settings, name)
 
@@ -71,11 +71,11 @@ class Address:
 
 
 @dataclass(frozen=True)
-class StormSettings(OrderSettings):
-    """One storm. Leases are short, so that the keys of a relay that was killed go on soon."""
+class RelayRoundSettings(OrderSettings):
+    """The settings of one round. Leases are short, so that the keys of a relay that was killed go on soon."""
 
     to: str = "redis"
-    # Where the server is, and the place on it that is this storm's own.
+    # Where the server is, and the name of this round's endpoint on it.
     address: str = ""
     name: str = ""
     workers: int = 2
@@ -86,7 +86,7 @@ class StormSettings(OrderSettings):
     rate: float = 200.0
     # The longest outage: some are over before a lease is, some are not.
     away_seconds: float = 3.0
-    faults: FaultRates = STORM
+    faults: FaultRates = MANY_FAULTS
     # An outage is noticed after seconds, a lease runs out, and rows are looked for.
     drain_seconds: float = 40.0
     prepare: tuple[str, ...] = BURNT
@@ -94,12 +94,12 @@ class StormSettings(OrderSettings):
     worker: "Callable[[Settings, str], SoakProcess]" = make_relay
 
     @property
-    def place(self) -> Place:
+    def endpoint(self) -> Endpoint:
         """Where the relays send to."""
-        place = PLACES[self.to](Address(self.address))
-        place.name = self.name
-        return place
+        endpoint = ENDPOINTS[self.to](Address(self.address))
+        endpoint.name = self.name
+        return endpoint
 
     def check(self, histories: RowHistories, final: FinalState, slack: float) -> list[Violation]:
         """Check what arrived, and who held the keys meanwhile."""
-        return check_arrivals(histories, final, slack, once=self.faults == CALM)
+        return check_arrivals(histories, final, slack, once=self.faults == NO_FAULTS)

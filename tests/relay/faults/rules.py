@@ -1,7 +1,8 @@
 """The rules that messages keep on the server that they were relayed to, whatever died on the way.
 
-A message may arrive again: whoever was killed before its confirmation was settled sends it once more, and so may one
-who has lost a lease and does not know it yet. But nothing arrives for the first time before all that precedes it.
+A message may arrive again: after a relay was killed before it settled a confirmation, another sends the message
+again, and so may a relay that has lost a lease and does not know it yet. But nothing arrives for the first time before
+all that precedes it.
 """
 
 from collections import Counter, defaultdict
@@ -26,9 +27,7 @@ def check_arrivals(histories: RowHistories, final: FinalState, slack: float, *, 
             violations.append(
                 Violation("duplicate", history.uid, f"arrived {len(history.arrivals)} times, and nothing died")
             )
-    violations += [
-        Violation("attempt", uid, "an attempt of it was counted, and it was nobody's") for uid in final.burnt
-    ]
+    violations += [Violation("attempt", uid, "an attempt was counted for an outage") for uid in final.burnt]
     for key, arrivals in _by_key(histories).items():
         violations += islice(_of_key(key, arrivals, histories), MAX_PER_KEY)
     return violations
@@ -56,7 +55,7 @@ def _of_row(history: RowHistory, *, waiting: bool, dead: bool) -> Iterator[Viola
     if waiting:
         yield Violation("stuck", history.uid, f"row {history.row_id} is still in the outbox")
     if dead:
-        yield Violation("dead", history.uid, f"row {history.row_id} was dead-lettered, and nobody had refused it")
+        yield Violation("dead", history.uid, f"row {history.row_id} was dead-lettered, but not refused")
     committed = history.tx is not None and history.tx.committed is not None
     if committed and not history.arrivals and not waiting and not dead:
         yield Violation(

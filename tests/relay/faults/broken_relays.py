@@ -9,10 +9,10 @@ from typing import Final
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun
-from tests.relay.storm.worker import BusyRelay
+from tests.relay.faults.worker import BusyRelay
 
-# The share of messages that a place does not take at once.
-HICCUPS: Final = 0.05
+# The share of messages that the target does not take at once.
+FAILED_SENDS: Final = 0.05
 # The share of runs that a relay stalls with, and for how long it does so at all: then it has to come to an end.
 STALLS: Final = 0.1
 STALLING_SECONDS: Final = 4.0
@@ -45,26 +45,26 @@ def all_at_once(relay: Relay) -> None:
     target.send_run = send_run  # type: ignore[method-assign] # that is what is spoiled
 
 
-def hiccups(relay: Relay, *, go_on: bool = False) -> None:
-    """Let the place take some messages at the second attempt only; that alone does no harm."""
+def failed_sends(relay: Relay, *, go_on: bool = False) -> None:
+    """Let the target take some messages at the second attempt only; that alone does no harm."""
     target, send = relay._target, relay._target.send_run
 
     async def send_run(run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
         # No fault of a message's own, so it is none of its attempts.
-        failed = next((n for n in range(len(run)) if random.random() < HICCUPS), None)
+        failed = next((n for n in range(len(run)) if random.random() < FAILED_SENDS), None)
         if failed is None:
             return await send(run, holds_lease)
         sent = await send(run[:failed], holds_lease) if failed else SentRun(0)
         if go_on and failed + 1 < len(run):
             await send(run[failed + 1 :], holds_lease)
-        return sent if sent.error is not None else SentRun(failed, LeaseLostError("a hiccup"))
+        return sent if sent.error is not None else SentRun(failed, LeaseLostError("a failed send"))
 
     target.send_run = send_run  # type: ignore[method-assign] # that is what is spoiled
 
 
 def past_a_failure(relay: Relay) -> None:
     """Go on with a key behind a message that was not taken."""
-    hiccups(relay, go_on=True)
+    failed_sends(relay, go_on=True)
 
 
 def stalls(relay: Relay) -> None:

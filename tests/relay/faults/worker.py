@@ -9,7 +9,7 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.storage import OutboxRow, Settlement
 from tests.order.settings import QUEUE
 from tests.order.worker import OrderWorker
-from tests.relay.storm.settings import StormSettings
+from tests.relay.faults.settings import RelayRoundSettings
 
 # They tell at length of what is done to them.
 CLIENTS: Final = ("aio_pika", "aiormq", "aiokafka", "nats")
@@ -31,7 +31,7 @@ class BusyRelay(Relay):
 class RelayWorker(OrderWorker):
     """Relays until told to stop; a relay that does not start is made anew, as by whatever runs an application."""
 
-    settings: StormSettings
+    settings: RelayRoundSettings
     _relay: Relay | None = None
 
     async def work(self) -> None:
@@ -45,12 +45,12 @@ class RelayWorker(OrderWorker):
 
     async def begin(self, broker: OutboxBroker) -> None:
         """Start to send."""
-        place = self.settings.place
+        endpoint = self.settings.endpoint
         relay = BusyRelay(
             broker,
-            to=place.broker(),
-            routes={QUEUE: place.destination},
-            source="storm",
+            to=endpoint.broker(),
+            routes={QUEUE: endpoint.destination},
+            source="relay",
             ordering=self.settings.ordering(self._number),
             lease_ttl_seconds=self.settings.lease_seconds,
         )

@@ -1,4 +1,4 @@
-"""Where a relay may send to: a real server, a place on it that is a test's own, and who listens there."""
+"""Where a relay may send to: a real server, a destination on it for one test, and a consumer of it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -67,13 +67,13 @@ class Inbox:
         return {message.headers.get("outbox_id") for message in self.messages}
 
 
-class Place(ABC):
+class Endpoint(ABC):
     """A destination, and both ends of the way there."""
 
     running: Any
     #: What runs there.
     server: ClassVar[type[Server]]
-    #: Whether what was sent while nobody listened is there later.
+    #: Whether what was sent while no consumer was connected is there later.
     keeps: ClassVar[bool] = True
 
     def __init__(self, server: Any) -> None:
@@ -90,12 +90,12 @@ class Place(ABC):
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Make the place."""
+        """Create the destination."""
 
     @property
     @abstractmethod
     def subscription(self) -> dict[str, Any]:
-        """How a FastStream subscriber is told of it."""
+        """The arguments of a FastStream subscriber."""
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Inbox]:
@@ -114,7 +114,7 @@ class Place(ABC):
             yield inbox
 
 
-class RedisPlace(Place):
+class RedisEndpoint(Endpoint):
     server = Redis
     kind: ClassVar[str]
 
@@ -130,10 +130,10 @@ class RedisPlace(Place):
         return {self.kind: self.name}
 
     async def prepare(self) -> None:
-        """Have Redis make it when something comes."""
+        """Do nothing: Redis creates it with the first message."""
 
 
-class RedisStream(RedisPlace):
+class RedisStream(RedisEndpoint):
     kind = "stream"
 
     @property
@@ -141,23 +141,23 @@ class RedisStream(RedisPlace):
         return {"stream": StreamSub(self.name, last_id="0", max_records=100)}
 
 
-class RedisList(RedisPlace):
+class RedisList(RedisEndpoint):
     kind = "list"
 
 
-class RedisChannel(RedisPlace):
+class RedisChannel(RedisEndpoint):
     kind = "channel"
     keeps = False
 
 
-class NatsPlace(Place):
+class NatsEndpoint(Endpoint):
     server = Nats
 
     def broker(self) -> Any:
         return NatsBroker(self.running.url, logger=None)
 
 
-class NatsStream(NatsPlace):
+class NatsStream(NatsEndpoint):
     @property
     def subscription(self) -> dict[str, Any]:
         return {"subject": self.name, "stream": self._stream, "deliver_policy": "all"}
@@ -172,7 +172,7 @@ class NatsStream(NatsPlace):
         await client.close()
 
 
-class NatsCore(NatsPlace):
+class NatsCore(NatsEndpoint):
     keeps = False
 
     @property
@@ -180,14 +180,14 @@ class NatsCore(NatsPlace):
         return f"core:{self.name}"
 
     async def prepare(self) -> None:
-        """Leave it to whoever listens."""
+        """Do nothing: subscribers need no preparation."""
 
     @property
     def subscription(self) -> dict[str, Any]:
         return {"subject": self.name}
 
 
-class RabbitQueuePlace(Place):
+class RabbitQueueEndpoint(Endpoint):
     server = RabbitMQ
 
     def broker(self) -> Any:
@@ -206,7 +206,7 @@ class RabbitQueuePlace(Place):
             await broker.declare_queue(self._queue)
 
 
-class KafkaPlace(Place):
+class KafkaEndpoint(Endpoint):
     server = Kafka
     running: Kafka
 
@@ -247,15 +247,15 @@ class KafkaPlace(Place):
             await consumer.stop()
 
 
-class ConfluentPlace(KafkaPlace):
+class ConfluentEndpoint(KafkaEndpoint):
     def broker(self) -> Any:
         return ConfluentBroker(self.running.bootstrap_servers, logger=None)
 
 
-PLACES: tuple[type[Place], ...] = (
-    KafkaPlace,
-    ConfluentPlace,
-    RabbitQueuePlace,
+ENDPOINTS: tuple[type[Endpoint], ...] = (
+    KafkaEndpoint,
+    ConfluentEndpoint,
+    RabbitQueueEndpoint,
     NatsStream,
     NatsCore,
     RedisStream,

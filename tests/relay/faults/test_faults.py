@@ -12,8 +12,8 @@ import pytest
 from faststream_outbox.embedded import Database
 from faststream_outbox.embedded.database import DSN_VARIABLE
 from tests.order.settings import STRATEGIES
-from tests.relay.storm.round import run_storm
-from tests.relay.storm.settings import CALM, PLACES, StormSettings
+from tests.relay.faults.round import run_relay_round
+from tests.relay.faults.settings import ENDPOINTS, NO_FAULTS, RelayRoundSettings
 from tests.servers.plugin import Servers
 from tests.servers.server import Server
 from tests.soak import __main__ as command
@@ -22,11 +22,11 @@ from tests.soak.round import Result
 from tests.soak.settings import Settings
 
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
-STORM_SECONDS, CALM_SECONDS = 12.0, 3.0
+FAULTY_SECONDS, FAULTLESS_SECONDS = 12.0, 3.0
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[tuple[Database, Restart | None]]:
+def restartable() -> Iterator[tuple[Database, Restart | None]]:
     """A Postgres to crash, unless another was named."""
     with own_database(os.environ.get(DSN_VARIABLE)) as database_and_restart:
         yield database_and_restart
@@ -34,18 +34,18 @@ def mortal() -> Iterator[tuple[Database, Restart | None]]:
 
 @pytest.fixture
 async def server(to: str, servers: Servers, request: pytest.FixtureRequest) -> Server:
-    return await servers.up(PLACES[to].server, request)
+    return await servers.up(ENDPOINTS[to].server, request)
 
 
-@pytest.mark.parametrize("to", PLACES)
+@pytest.mark.parametrize("to", ENDPOINTS)
 def test_nothing_is_lost_and_keys_keep_their_order(
-    mortal: tuple[Database, Restart | None], server: Server, to: str
+    restartable: tuple[Database, Restart | None], server: Server, to: str
 ) -> None:
-    database, restart = mortal
+    database, restart = restartable
     strategy = random.Random(f"{SEED}/{to}").choice(STRATEGIES)
     print(f"OUTBOX_SOAK_SEED={SEED}, {strategy}")  # noqa: T201 - to repeat the run
-    settings = StormSettings(database.url("asyncpg"), Path(), SEED, until=0.0, to=to, strategy=strategy)
-    result = run_storm(settings, database, STORM_SECONDS, server, restart=restart)
+    settings = RelayRoundSettings(database.url("asyncpg"), Path(), SEED, until=0.0, to=to, strategy=strategy)
+    result = run_relay_round(settings, database, FAULTY_SECONDS, server, restart=restart)
     assert result.violations == [], result.stories
     # And it was no idle run.
     counts, faults = result.counts, result.faults
@@ -58,27 +58,27 @@ def test_nothing_is_lost_and_keys_keep_their_order(
     assert sum(faults[f"target {how}"] for how in ("killed", "stopped", "paused")) >= 1
 
 
-@pytest.mark.parametrize("to", PLACES)
+@pytest.mark.parametrize("to", ENDPOINTS)
 def test_nothing_comes_again_when_nothing_goes_wrong(outbox_postgres: Database, server: Server, to: str) -> None:
     url = outbox_postgres.url("asyncpg")
-    # Nobody dies, so nobody has to wait for a lease, and a busy machine has time to renew it.
-    settings = StormSettings(url, Path(), SEED, until=0.0, to=to, faults=CALM, lease_seconds=30.0, slow=0.0)
-    result = run_storm(settings, outbox_postgres, CALM_SECONDS, server)
+    # No process dies, so none has to wait for a lease, and a busy machine has time to renew it.
+    settings = RelayRoundSettings(url, Path(), SEED, until=0.0, to=to, faults=NO_FAULTS, lease_seconds=30.0, slow=0.0)
+    result = run_relay_round(settings, outbox_postgres, FAULTLESS_SECONDS, server)
     assert result.violations == [], result.stories
     assert result.counts["messages arrived"] >= 50
 
 
-@pytest.mark.parametrize("to", PLACES)
+@pytest.mark.parametrize("to", ENDPOINTS)
 def test_the_command_takes_a_server(outbox_postgres_server: Database, monkeypatch: pytest.MonkeyPatch, to: str) -> None:
     asked = []
 
-    def storm_of_its_own(settings: Settings, *_: object, **__: object) -> Result:
+    def recorded_round(settings: Settings, *_: object, **__: object) -> Result:
         asked.append(settings)
         return Result(settings.seed, [], Counter(), Counter(), 0.1, {})
 
-    monkeypatch.setattr(command, "storms", lambda _: nullcontext(storm_of_its_own))
+    monkeypatch.setattr(command, "relay_rounds", lambda _: nullcontext(recorded_round))
     arguments = ["--relay", to, "--seconds", "1", "--seed", "41", "--processes", "3"]
     assert command.main([*arguments, "--dsn", outbox_postgres_server.dsn]) == command.PASSED
     [settings] = asked
-    assert isinstance(settings, StormSettings)
+    assert isinstance(settings, RelayRoundSettings)
     assert (settings.to, settings.seed, settings.workers, settings.producers) == (to, 41, 2, 1)

@@ -34,11 +34,11 @@ class Decorator(Protocol):
     def __call__(self, func: F, /) -> F: ...
 
 
-class Place:
+class Endpoint:
     """A topic, queue, subject or stream of its own, on one kind of server."""
 
     server_type: type[Server]
-    #: Whether it keeps what nobody listens to.
+    #: Whether it keeps messages while no consumer is connected.
     keeps = True
 
     def __init__(self, server: Any) -> None:
@@ -99,7 +99,7 @@ class Place:
         return None
 
 
-class KafkaTopic(Place):
+class KafkaTopic(Endpoint):
     server_type = Kafka
 
     async def create(self) -> None:
@@ -128,7 +128,7 @@ class ConfluentTopic(KafkaTopic):
         return key
 
 
-class RabbitQueueOf(Place):
+class RabbitQueueOf(Endpoint):
     server_type = RabbitMQ
 
     async def create(self) -> None:
@@ -145,7 +145,7 @@ class RabbitQueueOf(Place):
         return broker.subscriber(RabbitQueue(self.name, durable=True))
 
 
-class JetStreamSubject(Place):
+class JetStreamSubject(Endpoint):
     server_type = Nats
 
     def broker(self, **options: Any) -> Any:
@@ -168,7 +168,7 @@ class NatsSubject(JetStreamSubject):
         return broker.subscriber(self.name)
 
 
-class RedisStreamOf(Place):
+class RedisStreamOf(Endpoint):
     server_type = Redis
 
     def broker(self, **options: Any) -> Any:
@@ -199,7 +199,7 @@ class RedisChannelOf(RedisStreamOf):
         return broker.subscriber(channel=self.name)
 
 
-PLACES: dict[str, type[Place]] = {
+ENDPOINTS: dict[str, type[Endpoint]] = {
     "kafka": KafkaTopic,
     "confluent": ConfluentTopic,
     "rabbit": RabbitQueueOf,
@@ -209,4 +209,4 @@ PLACES: dict[str, type[Place]] = {
     "redis list": RedisListOf,
     "redis channel": RedisChannelOf,
 }
-KEEPING = [name for name, place in PLACES.items() if place.keeps]
+KEEPING = [name for name, endpoint in ENDPOINTS.items() if endpoint.keeps]

@@ -1,4 +1,4 @@
-"""What is broken on purpose, the rule that tells of it, and the storm that brings it out soon."""
+"""What is broken on purpose, the rule that finds it, and the settings under which that happens soon."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,8 +9,8 @@ from faststream_outbox.embedded import Database
 from tests.order.broken_statements import claim_of_leased_heads, gap_behind_the_head, no_producer_lock
 from tests.order.variants import PACE
 from tests.order.variants import Variant as OrderVariant
-from tests.relay.storm import broken_relays
-from tests.relay.storm.settings import CALM, Break, StormSettings
+from tests.relay.faults import broken_relays
+from tests.relay.faults.settings import NO_FAULTS, Break, RelayRoundSettings
 from tests.soak.checker import Kind
 from tests.soak.settings import FaultRates
 
@@ -21,7 +21,7 @@ _PACE: Final[Mapping[str, Any]] = {
     "lease_seconds": 20.0,
     "handler_seconds": 0.02,
     "drain_seconds": 40.0,
-    "faults": CALM,
+    "faults": NO_FAULTS,
 }
 # Of the server alone, so that nothing else explains what is found.
 _OUTAGES: Final[Mapping[str, Any]] = {
@@ -34,10 +34,10 @@ _STALLS: Final[Mapping[str, Any]] = {"lease_seconds": 1.5}
 class Variant(OrderVariant):
     """One fault of a relay, or of its store."""
 
-    def settings(self, database: Database, seed_number: int) -> StormSettings:
-        """Make the storm that brings it out."""
-        storm = StormSettings(database.url("asyncpg"), Path(), seed_number, until=0.0)
-        return replace(storm, **{**_PACE, **self.changes})
+    def settings(self, database: Database, seed_number: int) -> RelayRoundSettings:
+        """Return settings under which the fault shows."""
+        settings = RelayRoundSettings(database.url("asyncpg"), Path(), seed_number, until=0.0)
+        return replace(settings, **{**_PACE, **self.changes})
 
 
 def _relay(broken: Break, kind: Kind, **changes: Any) -> Variant:
@@ -59,9 +59,9 @@ BROKEN: Final = [
     _store(gap_behind_the_head, "order"),
     _store(no_producer_lock, "order", lingering=0.5, hot_keys=2, cold_keys=1),
 ]
-# The same storms, with nothing wrong.
+# The same rounds, with nothing broken.
 SOUND: Final = [
-    Variant("hiccups", "order", {"broken": broken_relays.hiccups}),
+    Variant("failed_sends", "order", {"broken": broken_relays.failed_sends}),
     Variant("stalls", "duplicate", {"broken": broken_relays.stalls, **_STALLS}),
     Variant("outages", "loss", _OUTAGES),
 ]

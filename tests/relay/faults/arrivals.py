@@ -1,4 +1,4 @@
-"""What lies on a server, in the order in which it arrived there."""
+"""Reads the messages on a server, in the order in which they arrived."""
 
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faststream.redis.parser import BinaryMessageFormatV1
 from redis.asyncio import Redis as RedisClient
 
-from tests.relay.destinations import PARTITIONS, KafkaPlace, NatsPlace, Place, RabbitQueuePlace, RedisPlace
+from tests.relay.endpoints import PARTITIONS, Endpoint, KafkaEndpoint, NatsEndpoint, RabbitQueueEndpoint, RedisEndpoint
 
 _DATA = b"__data__"
 
@@ -29,8 +29,8 @@ class Item(NamedTuple):
 class Arrivals(ABC):
     """Reads what has come since it was read last; only what was read whole counts as read."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
 
     @abstractmethod
     def read(self) -> AsyncIterator[Item]:
@@ -41,9 +41,9 @@ class RedisArrivals(Arrivals):
     _last = "-"
 
     async def read(self) -> AsyncIterator[Item]:
-        client: Any = RedisClient.from_url(self.place.running.url)
+        client: Any = RedisClient.from_url(self.endpoint.running.url)
         async with client:
-            for entry_id, fields in await client.xrange(self.place.name, self._last):
+            for entry_id, fields in await client.xrange(self.endpoint.name, self._last):
                 body, headers = BinaryMessageFormatV1.parse(fields[_DATA])
                 self._last = f"({entry_id.decode()}"
                 yield Item("stream", int(entry_id.split(b"-")[0]) / 1000, body, headers)
@@ -53,12 +53,12 @@ class NatsArrivals(Arrivals):
     _read = 0
 
     async def read(self) -> AsyncIterator[Item]:
-        client = await nats.connect(self.place.running.url)
+        client = await nats.connect(self.endpoint.running.url)
         try:
             stream = client.jetstream()
-            last = (await stream.stream_info(self.place.name)).state.last_seq
+            last = (await stream.stream_info(self.endpoint.name)).state.last_seq
             for number in range(self._read + 1, last + 1):
-                message = await stream.get_msg(self.place.name, number)
+                message = await stream.get_msg(self.endpoint.name, number)
                 self._read = number
                 at = message.time.timestamp() if isinstance(message.time, datetime) else time.time()
                 yield Item("stream", at, message.data or b"", message.headers or {})
@@ -68,20 +68,20 @@ class NatsArrivals(Arrivals):
 
 class RabbitArrivals(Arrivals):
     async def read(self) -> AsyncIterator[Item]:
-        async with await aio_pika.connect(self.place.running.url) as connection:
-            queue = await (await connection.channel()).get_queue(self.place.name)
+        async with await aio_pika.connect(self.endpoint.running.url) as connection:
+            queue = await (await connection.channel()).get_queue(self.endpoint.name)
             while (message := await queue.get(no_ack=True, fail=False)) is not None:
                 yield Item("queue", datetime.now(UTC).timestamp(), message.body, message.headers)
 
 
 class KafkaArrivals(Arrivals):
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._next = {TopicPartition(place.name, number): 0 for number in range(PARTITIONS)}
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._next = {TopicPartition(endpoint.name, number): 0 for number in range(PARTITIONS)}
 
     async def read(self) -> AsyncIterator[Item]:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.place.running.bootstrap_servers, auto_offset_reset="earliest"
+            bootstrap_servers=self.endpoint.running.bootstrap_servers, auto_offset_reset="earliest"
         )
         async with consumer:
             ends = await consumer.end_offsets(list(self._next))
@@ -96,16 +96,16 @@ class KafkaArrivals(Arrivals):
                     yield Item(name, record.timestamp / 1000, record.value or b"", headers)
 
 
-def arrivals_of(place: Place) -> Arrivals:
-    """Find out how a place is read."""
-    match place:
-        case RedisPlace():
-            return RedisArrivals(place)
-        case NatsPlace():
-            return NatsArrivals(place)
-        case RabbitQueuePlace():
-            return RabbitArrivals(place)
-        case KafkaPlace():
-            return KafkaArrivals(place)
+def arrivals_of(endpoint: Endpoint) -> Arrivals:
+    """Return the reader of an endpoint."""
+    match endpoint:
+        case RedisEndpoint():
+            return RedisArrivals(endpoint)
+        case NatsEndpoint():
+            return NatsArrivals(endpoint)
+        case RabbitQueueEndpoint():
+            return RabbitArrivals(endpoint)
+        case KafkaEndpoint():
+            return KafkaArrivals(endpoint)
         case _:
-            raise TypeError(f"{place} keeps nothing.")
+            raise TypeError(f"{endpoint} keeps nothing.")

@@ -1,23 +1,23 @@
-"""What goes wrong in a storm: all that does in a soak, and the server that rows are relayed to."""
+"""The faults of a relay round: those of a soak, and outages of the server that rows are relayed to."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from tests.relay.storm.settings import StormSettings
+from tests.relay.faults.settings import RelayRoundSettings
 from tests.servers.server import Server
 from tests.soak.database import Restart
 from tests.soak.faults import Faults
 from tests.soak.process_group import ProcessGroup
 
 
-class StormFaults(Faults):
+class RelayFaults(Faults):
     """Takes the server away while other faults go on, and brings it back; one outage at a time."""
 
-    _settings: StormSettings
+    _settings: RelayRoundSettings
 
     def __init__(
-        self, settings: StormSettings, dsn: str, processes: ProcessGroup, restart: Restart | None, server: Server
+        self, settings: RelayRoundSettings, dsn: str, processes: ProcessGroup, restart: Restart | None, server: Server
     ) -> None:
         super().__init__(settings, dsn, processes, restart)
         self._server = server

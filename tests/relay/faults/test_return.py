@@ -1,4 +1,4 @@
-"""A server that comes back is sent to again soon, also by whoever waits for an answer that died with it."""
+"""A server that comes back is sent to again soon, also by a relay that waits for an answer that will not come."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on
-from tests.relay.destinations import NatsStream, Place, RabbitQueuePlace, RedisStream
+from tests.relay.endpoints import Endpoint, NatsStream, RabbitQueueEndpoint, RedisStream
 from tests.waiting import until_empty
 
 KEYS = 20
@@ -16,17 +16,17 @@ KEYS = 20
 BACK_SECONDS = 12.0
 
 
-@pytest.mark.parametrize("place", [NatsStream, RabbitQueuePlace, RedisStream], indirect=True)
-async def test_keys_go_on_when_the_server_is_back(postgres: PostgresBackend, place: Place) -> None:
+@pytest.mark.parametrize("endpoint", [NatsStream, RabbitQueueEndpoint, RedisStream], indirect=True)
+async def test_keys_go_on_when_the_server_is_back(postgres: PostgresBackend, endpoint: Endpoint) -> None:
     broker = broker_on(postgres, graceful_timeout=1.0)
-    async with Relay(broker, to=place.broker(), routes={"q": place.destination}):
+    async with Relay(broker, to=endpoint.broker(), routes={"q": endpoint.destination}):
         await publish_keys(broker, postgres)
         await until_empty(postgres)
-        place.running.pause()
+        endpoint.running.pause()
         await publish_keys(broker, postgres)
         await asyncio.sleep(1.0)  # all are sent, which only the server could tell
-        await place.running.kill()
-        await place.running.start()
+        await endpoint.running.kill()
+        await endpoint.running.start()
         async with asyncio.timeout(BACK_SECONDS):
             await until_empty(postgres)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.relay.storm.rules import check_arrivals, count_repeats
+from tests.relay.faults.rules import check_arrivals, count_repeats
 from tests.soak.checker import CLOCK_SLACK, FinalState, Kind, Left, kinds
 from tests.soak.history import Arrived, Committed, Committing, Event, Inserted, RolledBack
 from tests.soak.row_histories import assemble
@@ -27,7 +27,7 @@ def published(*, committed: Sequence[int] = ROWS, rolled_back: Sequence[int] = (
 
 
 def arrived(*rows: int, partition: str = "p") -> list[Event]:
-    return [Arrived(9.0, n, 8.0, partition, f"r{row}", f"storm/{row}", "k", row) for n, row in enumerate(rows, 1)]
+    return [Arrived(9.0, n, 8.0, partition, f"r{row}", f"relay/{row}", "k", row) for n, row in enumerate(rows, 1)]
 
 
 def found(events: list[Event], final: FinalState = FinalState(), *, once: bool = False) -> list[Kind]:  # noqa: B008 - a value
@@ -40,7 +40,7 @@ def found(events: list[Event], final: FinalState = FinalState(), *, once: bool =
         [*published(), *arrived(1, 2, 3, 4)],
         [*published(), *arrived(1, 2, 1, 2, 3, 1, 4)],
         [*published(committed=(1, 3, 4), rolled_back=(2,)), *arrived(1, 3, 4)],
-        # Of a commit that was not answered nobody knows.
+        # A commit that was not answered may have happened or not.
         [*published(committed=(1, 3, 4)), *arrived(1, 3, 4)],
         [*published(committed=(1, 3, 4)), *arrived(1, 2, 3, 4)],
     ],
@@ -57,10 +57,10 @@ def test_sound_arrivals_pass(events: list[Event]) -> None:
         ("order", [*published(), *arrived(1, 3, 1, 2, 3, 4)]),
         ("order", [*published(committed=(1, 3, 4)), *arrived(1, 3, 4, 2)]),
         ("uncommitted", [*published(committed=(1, 3, 4), rolled_back=(2,)), *arrived(1, 2, 3, 4)]),
-        ("uncommitted", [*published(), *arrived(1, 2, 3, 4), Arrived(9.0, 9, 8.0, "p", "r9", "storm/9", None, None)]),
-        ("header", [*published(), *arrived(1, 2, 3, 4), Arrived(9.0, 9, 8.0, "p", "r4", "storm/5", "k", 4)]),
-        ("header", [*published(), *arrived(1, 2, 3), Arrived(9.0, 9, 8.0, "p", "r4", "storm/4", "other", 4)]),
-        ("header", [*published(), *arrived(1, 2, 3), Arrived(9.0, 9, 8.0, "p", "r4", "storm/4", "k", 3)]),
+        ("uncommitted", [*published(), *arrived(1, 2, 3, 4), Arrived(9.0, 9, 8.0, "p", "r9", "relay/9", None, None)]),
+        ("header", [*published(), *arrived(1, 2, 3, 4), Arrived(9.0, 9, 8.0, "p", "r4", "relay/5", "k", 4)]),
+        ("header", [*published(), *arrived(1, 2, 3), Arrived(9.0, 9, 8.0, "p", "r4", "relay/4", "other", 4)]),
+        ("header", [*published(), *arrived(1, 2, 3), Arrived(9.0, 9, 8.0, "p", "r4", "relay/4", "k", 3)]),
     ],
 )
 def test_broken_arrivals_are_named(kind: Kind, events: list[Event]) -> None:
@@ -68,7 +68,7 @@ def test_broken_arrivals_are_named(kind: Kind, events: list[Event]) -> None:
 
 
 def test_a_key_comes_on_one_partition() -> None:
-    moved = Arrived(9.0, 9, 8.0, "elsewhere", "r4", "storm/4", "k", 4)
+    moved = Arrived(9.0, 9, 8.0, "elsewhere", "r4", "relay/4", "k", 4)
     assert found([*published(), *arrived(1, 2, 3), moved]) == ["order"]
 
 

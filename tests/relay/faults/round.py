@@ -1,4 +1,4 @@
-"""One storm: a round in which rows are relayed to a server, and then what lies there is read."""
+"""A relay round: rows are relayed to a server, and then its messages are read."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from typing import Any, Final
 import psycopg
 
 from faststream_outbox.embedded import Database
-from tests.relay.destinations import KafkaPlace
-from tests.relay.storm.arrivals import arrivals_of
-from tests.relay.storm.faults import StormFaults
-from tests.relay.storm.rules import count_repeats
-from tests.relay.storm.settings import PLACES, StormSettings
+from tests.relay.endpoints import KafkaEndpoint
+from tests.relay.faults.arrivals import arrivals_of
+from tests.relay.faults.faults import RelayFaults
+from tests.relay.faults.rules import count_repeats
+from tests.relay.faults.settings import ENDPOINTS, RelayRoundSettings
 from tests.servers.server import Server
 from tests.soak.checker import FinalState
 from tests.soak.history import Arrived, Event, HistoryWriter
@@ -23,22 +23,22 @@ from tests.soak.process_group import ProcessGroup
 from tests.soak.round import Enough, Result, Round, run_round
 from tests.soak.row_histories import assemble
 
-# For reading all of a storm, and for a look at it while it lasts.
+# For reading all messages of a round at its end, and for reading new ones while it runs.
 READ_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 1.0
 
 
-class Storm(Round):
-    """One storm on an empty outbox, and on a place where nothing lies yet."""
+class RelayRound(Round):
+    """One round on an empty outbox, with an endpoint that has no messages yet."""
 
-    _settings: StormSettings
+    _settings: RelayRoundSettings
 
     def __init__(
-        self, settings: StormSettings, database: Database, *, server: Server, enough: Enough, **options: Any
+        self, settings: RelayRoundSettings, database: Database, *, server: Server, enough: Enough, **options: Any
     ) -> None:
         super().__init__(settings, database, enough=self._look_for(enough), **options)
         self._server = server
-        self._shelf = arrivals_of(settings.place)
+        self._reader_of_arrivals = arrivals_of(settings.endpoint)
         self._arrivals = HistoryWriter(settings.directory, "arrivals")
         self._numbers = 0
 
@@ -48,12 +48,12 @@ class Storm(Round):
         self._arrivals.close()
         return replace(result, counts=result.counts + count_repeats(assemble(self._reader.events)))
 
-    def make_faults(self, processes: ProcessGroup) -> StormFaults:
+    def make_faults(self, processes: ProcessGroup) -> RelayFaults:
         """Let the server fail, too."""
-        return StormFaults(self._settings, self._dsn, processes, self._restart, self._server)
+        return RelayFaults(self._settings, self._dsn, processes, self._restart, self._server)
 
     def look_around(self) -> None:
-        """Read what lies on the server."""
+        """Read the messages on the server."""
         asyncio.run(self._read(READ_SECONDS))
 
     def final_state(self) -> FinalState:
@@ -74,7 +74,7 @@ class Storm(Round):
     async def _read(self, seconds: float) -> None:
         zero = time.time() - time.monotonic()
         async with asyncio.timeout(seconds):
-            async for item in self._shelf.read():
+            async for item in self._reader_of_arrivals.read():
                 self._numbers += 1
                 sequence = item.headers.get("outbox_sequence")
                 self._arrivals.write(
@@ -94,23 +94,25 @@ def _never(_: Sequence[Event]) -> bool:
 
 
 @contextmanager
-def storms(to: str) -> Iterator[Callable[..., Result]]:
-    """Have a server for some storms; gives what runs one."""
-    server = PLACES[to].server()
+def relay_rounds(to: str) -> Iterator[Callable[..., Result]]:
+    """Start a server for some rounds; give the function that runs one."""
+    server = ENDPOINTS[to].server()
     if lacks := server.lacks():
         raise SystemExit(f"{server.name}: {lacks}. To have it: {server.how}")
     try:
         asyncio.run(server.start())
-        yield partial(run_storm, server=server)
+        yield partial(run_relay_round, server=server)
     finally:
         server.end()
 
 
-def run_storm(settings: StormSettings, database: Database, seconds: float, server: Any, **options: Any) -> Result:
-    """Make tables and a place, and run a storm."""
-    place = PLACES[settings.to](server)
-    asyncio.run(place.prepare())
-    address = server.bootstrap_servers if isinstance(place, KafkaPlace) else server.url
-    settings = replace(settings, address=address, name=place.name)
-    make = partial(Storm, server=server)
+def run_relay_round(
+    settings: RelayRoundSettings, database: Database, seconds: float, server: Any, **options: Any
+) -> Result:
+    """Make tables and an endpoint, and run a round."""
+    endpoint = ENDPOINTS[settings.to](server)
+    asyncio.run(endpoint.prepare())
+    address = server.bootstrap_servers if isinstance(endpoint, KafkaEndpoint) else server.url
+    settings = replace(settings, address=address, name=endpoint.name)
+    make = partial(RelayRound, server=server)
     return run_round(settings, database, seconds, **{"enough": _never, **options}, make=make)

@@ -1,1 +1,0 @@
-"""Relays in a storm: they, the server that they send to and Postgres are killed, and what arrived is checked."""
