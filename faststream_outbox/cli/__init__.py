@@ -17,10 +17,7 @@ def main() -> None:
     except ImportError as error:
         if error.name not in _EXTRA:
             raise
-        message, code = f"The command line needs {error.name}: pip install 'faststream-outbox[cli]'.", 1
+        sys.exit(f"Error: The command line needs {error.name}: pip install 'faststream-outbox[cli]'.")
     except ProgramError as error:
-        message, code = hide(str(error)), error.exit_code
-    else:
-        return
-    sys.stderr.write(f"Error: {message}\n")
-    sys.exit(code)
+        sys.stderr.write(f"Error: {hide(str(error))}\n")
+        sys.exit(error.exit_code)

@@ -2,7 +2,6 @@
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, signature
 from logging import Logger
@@ -15,21 +14,6 @@ from faststream_outbox.cli.errors import ProgramError, suggest
 from faststream_outbox.cli.settings import Security, Target
 
 _MECHANISMS: Final = {"plain": SASLPlaintext, "scram-sha-256": SASLScram256, "scram-sha-512": SASLScram512}
-_LIBRDKAFKA_FILES: Final = {
-    "ca_file": "ssl.ca.location",
-    "cert_file": "ssl.certificate.location",
-    "key_file": "ssl.key.location",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """One of FastStream's brokers; `arguments` returns what its class is called with."""
-
-    package: str
-    broker: str
-    extra: str
-    arguments: Callable[[Target], dict[str, Any]]
 
 
 def make_broker(to: Target, logger: Logger) -> Any:
@@ -39,20 +23,18 @@ def make_broker(to: Target, logger: Logger) -> Any:
         known = ", ".join(f"{each}://" for each in _KINDS)
         # Text without a scheme is not repeated: it may be a password.
         raise ValueError(f"{f'{scheme}:// is not known' if separator else 'this is not a URL'}; write one of {known}.")
-    kind = _KINDS[scheme]
+    package, name, make_arguments = _KINDS[scheme]
     try:
-        broker_class = getattr(import_module(kind.package), kind.broker)
+        broker_class = getattr(import_module(f"faststream.{package}"), name)
     except ImportError as error:
-        raise ProgramError(
-            f"Sending to {scheme}:// needs a package that is not installed: "
-            f"pip install 'faststream-outbox[{kind.extra}]'."
-        ) from error
-    arguments = kind.arguments(to)
+        install = f"pip install 'faststream-outbox[{package}]'"
+        raise ProgramError(f"Sending to {scheme}:// needs a package that is not installed: {install}.") from error
+    arguments = make_arguments(to)
     _check_arguments(broker_class, arguments)
     try:
         return broker_class(**arguments, logger=logger)
     except Exception as error:  # each client raises its own errors about its options
-        raise ValueError(f"{kind.broker} refused its options: {error}") from error
+        raise ValueError(f"{name} refused its options: {error}") from error
 
 
 def _kafka(to: Target) -> dict[str, Any]:
@@ -63,10 +45,15 @@ def _kafka(to: Target) -> dict[str, Any]:
 
 def _confluent(to: Target) -> dict[str, Any]:
     servers, options = _servers(to)
-    files = {} if to.security is None else to.security.model_dump(include=set(_LIBRDKAFKA_FILES), exclude_none=True)
-    config = {"enable.idempotence": True, **{_LIBRDKAFKA_FILES[name]: file for name, file in files.items()}}
-    config |= options.pop("config", {})
+    security = to.security or Security()
     # librdkafka reads the files of certificates itself.
+    files = {
+        "ssl.ca.location": security.ca_file,
+        "ssl.certificate.location": security.cert_file,
+        "ssl.key.location": security.key_file,
+    }
+    config = {"enable.idempotence": True, **{name: file for name, file in files.items() if file is not None}}
+    config |= options.pop("config", {})
     return {**options, "config": config, "bootstrap_servers": servers, **_security(to, sasl=True, context=False)}
 
 
@@ -136,12 +123,13 @@ def _check_arguments(broker_class: Any, arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"{broker_class.__name__} has no option {name!r}; {suggest(name, list(parameters))}")
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "kafka": _Kind("faststream.kafka", "KafkaBroker", "kafka", _kafka),
-    "kafka+confluent": _Kind("faststream.confluent", "KafkaBroker", "confluent", _confluent),
-    "amqp": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _url),
-    "amqps": _Kind("faststream.rabbit", "RabbitBroker", "rabbit", _url),
-    "nats": _Kind("faststream.nats", "NatsBroker", "nats", _nats),
-    "redis": _Kind("faststream.redis", "RedisBroker", "redis", _url),
-    "rediss": _Kind("faststream.redis", "RedisBroker", "redis", _url),
+# By the scheme of the URL: FastStream's package, also the name of our extra; its broker; the maker of its arguments.
+_KINDS: Final[Mapping[str, tuple[str, str, Callable[[Target], dict[str, Any]]]]] = {
+    "kafka": ("kafka", "KafkaBroker", _kafka),
+    "kafka+confluent": ("confluent", "KafkaBroker", _confluent),
+    "amqp": ("rabbit", "RabbitBroker", _url),
+    "amqps": ("rabbit", "RabbitBroker", _url),
+    "nats": ("nats", "NatsBroker", _nats),
+    "redis": ("redis", "RedisBroker", _url),
+    "rediss": ("redis", "RedisBroker", _url),
 }

@@ -5,17 +5,15 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 
 from faststream_outbox.__about__ import __version__
 from faststream_outbox.cli.errors import UsageError, hide
 from faststream_outbox.cli.logs import set_up_logging
-from faststream_outbox.cli.settings import ConnectionSettings, RelaySettings, ServiceSettings, key_of
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+from faststream_outbox.cli.settings import RelaySettings, keys_of
 
 app = typer.Typer(
     help="The transactional outbox on Postgres.",
@@ -24,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # The groups of options in --help; other options come first.
-_PANELS: Final = {ConnectionSettings: "The outbox", ServiceSettings: "Running"}
+_OUTBOX: Final = ("dsn", "table", "schema", "dlq_table", "shards_table")
+_RUNNING: Final = ("graceful_timeout", "log_level", "log_format", "progress", "progress_interval", "health")
 
 
 def _show_version(value: bool) -> None:
@@ -43,19 +42,15 @@ def common(
     """Hold the options that come before a command."""
 
 
-def with_settings(model: type[ConnectionSettings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each setting of `model`; it receives them by the names of the settings."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [each for each in inspect.signature(command).parameters.values() if each.kind is each.KEYWORD_ONLY]
-        made = [_make_option(key_of(model, name), field, name) for name, field in model.model_fields.items()]
-        command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-        return command
-
-    return decorate
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each setting; it receives them by the keys of the settings."""
+    own = [each for each in inspect.signature(command).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    made = map(_make_option, keys_of(RelaySettings), RelaySettings.model_fields.values())
+    command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+    return command
 
 
-def _make_option(key: str, field: "FieldInfo", name: str) -> inspect.Parameter:
+def _make_option(key: str, field: FieldInfo) -> inspect.Parameter:
     kinds = (field.annotation, *get_args(field.annotation))
     kind: Any = next((each for each in (bool, int, float) if each in kinds), str)
     names, metavar = [], None
@@ -64,7 +59,7 @@ def _make_option(key: str, field: "FieldInfo", name: str) -> inspect.Parameter:
     # The value of an option that is not given is None: the default belongs to the settings, and is only shown here.
     shown = f"{field.default:g}" if kind is float else field.default
     default = "" if field.is_required() or field.default in (None, False) else f" (default: {shown})"
-    panel = next((panel for model, panel in _PANELS.items() if name in model.model_fields), None)
+    panel = "The outbox" if key in _OUTBOX else "Running" if key in _RUNNING else None
     option = typer.Option(*names, help=f"{field.description}{default}", metavar=metavar, rich_help_panel=panel)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -75,36 +70,32 @@ def _make_option(key: str, field: "FieldInfo", name: str) -> inspect.Parameter:
     epilog="Each option can also be set by a variable, such as OUTBOX_DSN for --dsn, and by a key of the file, such as "
     "on_dead for --on-dead. An option wins over a variable, and a variable over the file.",
 )
-@with_settings(RelaySettings)
+@_with_settings
 def relay(
     *,
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same settings.")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, the tables and the broker, and relay nothing.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check settings, tables and broker; relay nothing.")] = False,
     **options: Any,
 ) -> None:
     """Send the rows of an outbox to another broker; the rows of a key arrive in their order."""
     # Typer's own error would show an argument with the password that is in it.
     if context.args:
         raise UsageError(f"{context.args[0]!r} is not an option; see faststream-outbox relay --help.")
-    options["routes"] = split_routes(options["routes"] or ())
+    options["routes"] = _split_routes(options["routes"] or ())
     settings = RelaySettings.load(options, config)
     raise typer.Exit(asyncio.run(_check(settings) if check else _relay(settings)))
 
 
-def split_routes(routes: Iterable[str]) -> dict[str, str] | None:
-    """Return the queues and destinations of `--route queue=destination`, or None without any."""
+def _split_routes(routes: Iterable[str]) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for text in routes:
         queue, equals, destination = text.partition("=")
         if not (queue and equals and destination):
             raise UsageError(f"--route: {text!r} is not a route; write queue=destination.")
         if queue in found:
-            raise UsageError(
-                f"--route: queue {queue!r} has two routes, {found[queue]!r} and {destination!r}; keep one."
-            )
+            both = f"{found[queue]!r} and {destination!r}"
+            raise UsageError(f"--route: queue {queue!r} has two routes, {both}; keep one.")
         found[queue] = destination
     return found or None
 

@@ -36,10 +36,11 @@ def suggest(name: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}."
 
 
-def remember_secret(secret: str | None) -> None:
-    """Have `hide` replace this text from now on."""
-    if secret and len(secret) >= _SHORTEST_SECRET:
+def remember_secret(secret: str) -> str:
+    """Record a text that `hide` shall replace from now on, and return it."""
+    if len(secret) >= _SHORTEST_SECRET:
         _secrets.add(secret)
+    return secret
 
 
 def hide(text: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,7 +11,6 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.settings import split_address
 from faststream_outbox.cli.status import Status
-from faststream_outbox.relay import Relay
 
 # Database and broker are asked at most this often, however many probes arrive.
 _FRESH_SECONDS: Final = 1.0
@@ -24,60 +22,29 @@ _REQUEST_SECONDS: Final = 5.0
 _MOST_CONNECTIONS: Final = 32
 
 Answer = tuple[HTTPStatus, dict[str, Any]]
-Handler = Callable[[], Awaitable[Answer]]
 
 
-class Health:
-    """Answers the three paths."""
+class HealthServer:
+    """Answers GET for three paths, one request per connection."""
 
-    def __init__(self, status: Status, outbox: OutboxBroker, relay: Relay) -> None:
-        self._status, self._outbox, self._relay = status, outbox, relay
-        self._ping_lock = asyncio.Lock()
-        self._reason: str | None = None
-        self._pinged_at = float("-inf")
-
-    async def live(self) -> Answer:
-        """Answer whether all loops run; a relay that is paused is alive."""
-        alive = self._status.alive
-        return HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, {"live": alive}
-
-    async def ready(self) -> Answer:
-        """Answer whether the database and the broker answer."""
-        if (reason := await self._not_ready()) is None:
-            return HTTPStatus.OK, {"ready": True}
-        return HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": reason}
-
-    async def status(self) -> Answer:
-        """Answer with the figures; rows are as they were when last counted."""
-        ago = self._status.figures.counted_ago
-        return HTTPStatus.OK, {**self._status.as_dict(), "counted_seconds_ago": None if ago is None else round(ago, 1)}
-
-    async def _not_ready(self) -> str | None:
-        if self._status.state != "running":
-            return self._status.description
-        async with self._ping_lock:
-            if time.monotonic() - self._pinged_at > _FRESH_SECONDS:
-                self._reason = await self._ping()
-                self._pinged_at = time.monotonic()
-        return self._reason
-
-    async def _ping(self) -> str | None:
-        if not await self._outbox.ping(_PING_SECONDS):
-            return "the database does not answer"
-        return None if await self._relay.ping(_PING_SECONDS) else "the broker does not answer"
-
-
-class JsonServer:
-    """Answers GET for some paths, one request per connection."""
-
-    def __init__(self, host: str, port: int, paths: Mapping[str, Handler]) -> None:
-        self._host, self._port, self._paths = host, port, paths
+    def __init__(self, status: Status, outbox: OutboxBroker) -> None:
+        self._status, self._outbox = status, outbox
+        self._paths = {"/health/live": self._live, "/health/ready": self._ready, "/status": self._figures}
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._ping_lock = asyncio.Lock()
+        self._failure: str | None = None
+        self._pinged_at = float("-inf")
 
-    async def start(self) -> None:
-        """Listen; raise `OSError` if the address is taken."""
-        self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_LONGEST_REQUEST)
+    async def start(self, address: str) -> str:
+        """Listen on `host:port`, or on a port of 127.0.0.1; return the address, port 0 replaced by a free one."""
+        host, port = split_address(address)
+        try:
+            self._server = await asyncio.start_server(self._accept, host, port, limit=_LONGEST_REQUEST)
+        except (OSError, OverflowError) as error:
+            raise ProgramError(f"The health endpoint cannot listen on {address}: {error}") from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def stop(self) -> None:
         """Stop listening, and cut off open connections."""
@@ -87,13 +54,6 @@ class JsonServer:
             connection.cancel()
         if self._connections:
             await asyncio.wait(self._connections)
-
-    @property
-    def address(self) -> str:
-        """The `host:port` of the listening socket; port 0 was replaced by a free one."""
-        assert self._server is not None  # noqa: S101 - it was started
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= _MOST_CONNECTIONS:
@@ -127,8 +87,38 @@ class JsonServer:
             return HTTPStatus.NOT_FOUND, {"error": f"The paths are {', '.join(self._paths)}."}
         return await handler()
 
+    async def _live(self) -> Answer:
+        """Answer whether all loops of a started relay run; a relay that is paused is alive."""
+        alive = self._status.phase != "running" or self._status.relay.alive
+        return HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, {"live": alive}
 
-def _response(status: HTTPStatus, body: Mapping[str, Any], *, with_body: bool) -> bytes:
+    async def _ready(self) -> Answer:
+        """Answer whether the database and the broker answer."""
+        reason = await self._ping() if self._status.state == "running" else self._status.description
+        if reason is None:
+            return HTTPStatus.OK, {"ready": True}
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": reason}
+
+    async def _figures(self) -> Answer:
+        """Answer with the figures; rows are as they were when last counted."""
+        counted_at = self._status.counted_at
+        ago = None if counted_at is None else round(time.monotonic() - counted_at, 1)
+        return HTTPStatus.OK, {**self._status.as_dict(), "counted_seconds_ago": ago}
+
+    async def _ping(self) -> str | None:
+        """Return what does not answer, or None."""
+        async with self._ping_lock:
+            if time.monotonic() - self._pinged_at > _FRESH_SECONDS:
+                if not await self._outbox.ping(_PING_SECONDS):
+                    self._failure = "the database does not answer"
+                else:
+                    answers = await self._status.relay.ping(_PING_SECONDS)
+                    self._failure = None if answers else "the broker does not answer"
+                self._pinged_at = time.monotonic()
+        return self._failure
+
+
+def _response(status: HTTPStatus, body: dict[str, Any], *, with_body: bool) -> bytes:
     content = json.dumps(body, default=str).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
@@ -138,15 +128,3 @@ def _response(status: HTTPStatus, body: Mapping[str, Any], *, with_body: bool) -
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (content if with_body else b"")
-
-
-async def serve(health: Health, address: str) -> JsonServer:
-    """Listen on `host:port`, or on a port of 127.0.0.1."""
-    host, port = split_address(address)
-    paths = {"/health/live": health.live, "/health/ready": health.ready, "/status": health.status}
-    server = JsonServer(host, port, paths)
-    try:
-        await server.start()
-    except (OSError, OverflowError) as error:
-        raise ProgramError(f"The health endpoint cannot listen on {address}: {error}") from error
-    return server

@@ -7,19 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from faststream_outbox.cli.errors import hide
 
 LOGGER: Final = logging.getLogger("faststream_outbox.relay")
 
 # The attributes of every record; any other was given as `extra`.
-_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
-    "message",
-    "asctime",
-    "taskName",
-    "color_message",
-}
+_STANDARD_ATTRIBUTES: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,17 +22,18 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        extra = {name: _clean(value) for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "event": extra.pop("event", None),
-            "message": hide(record.getMessage()),
+            "message": record.getMessage(),
             **extra,
         }
         if record.exc_info and record.exc_info[0] is not None:
-            line["exception"] = hide(self.formatException(record.exc_info))
+            line["exception"] = self.formatException(record.exc_info)
+        line = {name: hide(value) if isinstance(value, str) else value for name, value in line.items()}
         return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
 
 
@@ -55,16 +51,13 @@ class TextFormatter(logging.Formatter):
         return hide(super().format(record))
 
 
-class StderrHandler(logging.Handler):
+class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to the present `sys.stderr`, which the live view replaces while it runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line of a record."""
-        try:
-            sys.stderr.write(f"{self.format(record)}\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - as logging's own handlers do
-            self.handleError(record)
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 # What differs between two records with the same meaning: counts, ports of clients, addresses of objects.
@@ -113,7 +106,3 @@ def set_up_logging(*, level: str, json_lines: bool) -> None:
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     # The logger itself stays at INFO for other handlers, such as those of a tracing library.
     LOGGER.setLevel(min(number, logging.INFO))
-
-
-def _clean(value: object) -> object:
-    return hide(value) if isinstance(value, str) else value

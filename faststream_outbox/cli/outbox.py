@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.settings import ConnectionSettings, RelaySettings
+from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.storage import make_dlq_table, make_outbox_table, make_shards_table
 from faststream_outbox.storage.errors import sqlstate
@@ -24,7 +24,7 @@ _CONNECTIONS: Final = 5
 _NO_SUCH_TABLE: Final = "42P01"
 
 
-def make_engine(settings: ConnectionSettings) -> AsyncEngine:
+def make_engine(settings: RelaySettings) -> AsyncEngine:
     """Return the engine of one process."""
     return create_async_engine(database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0)
 
@@ -32,20 +32,16 @@ def make_engine(settings: ConnectionSettings) -> AsyncEngine:
 def database_url(dsn: str) -> URL:
     """Return the DSN as a URL of SQLAlchemy, with a driver that is installed."""
     url = make_url(dsn)
-    url = url.set(drivername=f"postgresql+{_installed(url.drivername.partition('+')[2])}")
-    if url.drivername == "postgresql+asyncpg":
+    wanted = url.drivername.partition("+")[2]
+    drivers = [wanted] if wanted else _DRIVERS
+    driver = next(filter(find_spec, drivers), None)
+    if driver is None:
+        names, extra = " or ".join(drivers), drivers[0]
+        raise ProgramError(f"Postgres needs {names}, which is not installed: pip install 'faststream-outbox[{extra}]'.")
+    if driver == "asyncpg":
         # asyncpg calls libpq's sslmode ssl.
         url = url.set(query={"ssl" if name == "sslmode" else name: value for name, value in url.query.items()})
-    return url
-
-
-def _installed(wanted: str) -> str:
-    drivers = [wanted] if wanted else _DRIVERS
-    for driver in drivers:
-        if find_spec(driver):
-            return driver
-    names, extra = " or ".join(drivers), drivers[0]
-    raise ProgramError(f"Postgres needs {names}, which is not installed: pip install 'faststream-outbox[{extra}]'.")
+    return url.set(drivername=f"postgresql+{driver}")
 
 
 def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsRecorder) -> OutboxBroker:
@@ -68,15 +64,11 @@ def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsR
 
 def make_ordering(settings: RelaySettings) -> Ordering:
     """Return the ordering strategy of some settings."""
-    match settings.ordering:
-        case "head-lease":
-            return HeadLease()
-        case "advisory-locks":
-            return AdvisoryLocks()
-        case "hash-shards":
-            with settings.blame("shards"):
-                ordering = HashShards(count=settings.shards)
-            return ordering  # noqa: RET504 - mypy takes a `with` that returns for one that may not
+    if settings.ordering != "hash-shards":
+        return HeadLease() if settings.ordering == "head-lease" else AdvisoryLocks()
+    with settings.blame("shards"):
+        ordering = HashShards(count=settings.shards)
+    return ordering  # noqa: RET504 - mypy takes a `with` that returns for one that may not
 
 
 async def check_tables(outbox: OutboxBroker) -> None:

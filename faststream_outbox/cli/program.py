@@ -3,29 +3,26 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from faststream_outbox.broker.backlog import BacklogWatch
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.brokers import make_broker
 from faststream_outbox.cli.errors import ProgramError
-from faststream_outbox.cli.health import Health, serve
+from faststream_outbox.cli.health import HealthServer
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import check_tables, describe_error, make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.settings import RelaySettings, make_route
-from faststream_outbox.cli.status import Figures, ProgressLines, Status
+from faststream_outbox.cli.status import ProgressLines, Status
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import make_target
+from faststream_outbox.runtime.loop import Loop
 
-if TYPE_CHECKING:
-    from faststream_outbox.runtime.loop import Loop
-
-# Counting reads the whole table: more often only where a person looks at the view. `BacklogWatch` waits longer after a
-# count that took long.
+# Counting reads the whole table, so rows are counted more often only while a person looks at the view.
 _COUNT_SECONDS: Final = 10.0
 _COUNT_SECONDS_WITH_VIEW: Final = 2.0
 # How long `check` waits for the broker; some clients try for minutes.
@@ -37,13 +34,13 @@ class Program:
 
     def __init__(self, settings: RelaySettings) -> None:
         self.settings = settings
-        self.figures = Figures(settings.routes)
+        self._has_view = sys.stderr.isatty() if settings.progress is None else settings.progress
+        self.status = Status(settings.routes, settings.to.url)
         self.engine = make_engine(settings)
-        self.outbox = make_outbox(settings, self.engine, self.figures)
+        self.outbox = make_outbox(settings, self.engine, self.status)
         with settings.blame("to"):
             self.to = make_broker(settings.to, LOGGER)
-        self.relay = make_relay(settings, self.outbox, self.to)
-        self.status = Status(self.relay, self.figures, settings.to.url)
+        self.relay = self.status.relay = make_relay(settings, self.outbox, self.to)
 
     async def run(self) -> int:
         """Relay until a signal arrives, and return the exit code."""
@@ -54,16 +51,20 @@ class Program:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.engine.dispose)
             if self.settings.health is not None:
-                server = await serve(Health(self.status, self.outbox, self.relay), self.settings.health)
+                server = HealthServer(self.status, self.outbox)
                 stack.push_async_callback(server.stop)
-                LOGGER.info("Health endpoint listening on %s.", server.address, extra={"event": "health_served"})
+                address = await server.start(self.settings.health)
+                LOGGER.info("Health endpoint listening on %s.", address, extra={"event": "health_served"})
             stack.push_async_callback(self.relay.stop)
             if not await self._start(stop):
                 return 0
-            async with self._watched():
+            async with AsyncExitStack() as loops:
+                for loop in self._make_loops():
+                    loop.start()
+                    loops.push_async_callback(loop.stop)
                 await stop.wait()
             await self._drain()
-        return 1 if self.figures.drain_timed_out else 0
+        return 1 if self.status.drain_timed_out else 0
 
     async def _start(self, stop: asyncio.Event) -> bool:
         """Start the relay, and return False if `stop` was set first: database and broker may take long to answer."""
@@ -93,37 +94,25 @@ class Program:
         except Exception as error:
             raise ProgramError(f"The relay cannot start: {describe_error(error)}") from error
 
-    @asynccontextmanager
-    async def _watched(self) -> AsyncIterator[None]:
-        """Count the rows and report progress, in a view or in the log."""
-        monitor = self.outbox.config.broker_config.monitor("relay", self.figures.queues)
+    def _make_loops(self) -> Iterator[Loop]:
+        """Return the loops that count the rows, and report progress in a view or in the log."""
+        monitor = self.outbox.config.broker_config.monitor("relay", self.status.queues)
         store: Any = self.outbox.config.broker_config.store
         interval = _COUNT_SECONDS_WITH_VIEW if self._has_view else _COUNT_SECONDS
-        loops: list[Loop] = [BacklogWatch(store, self.figures.queues, monitor, interval=interval)]
+        yield BacklogWatch(store, self.status.queues, monitor, interval=interval)
         if self._has_view:
             from faststream_outbox.cli.view import ProgressView  # noqa: PLC0415 - needs rich
 
-            loops.append(ProgressView(self.status, monitor))
+            yield ProgressView(self.status, monitor)
         else:
-            loops.append(ProgressLines(self.status, monitor, interval=self.settings.progress_interval))
-        for loop in loops:
-            loop.start()
-        try:
-            yield
-        finally:
-            for loop in reversed(loops):
-                await loop.stop()
-
-    @property
-    def _has_view(self) -> bool:
-        return sys.stderr.isatty() if self.settings.progress is None else self.settings.progress
+            yield ProgressLines(self.status, monitor, interval=self.settings.progress_interval)
 
     async def _drain(self) -> None:
         self.status.phase = "stopping"
         message = "Stopping: waiting until the broker has confirmed the messages that were sent."
         LOGGER.info(message, extra={"event": "relay_stopping"})
         await self.relay.stop()
-        relayed = self.figures.relayed.total()
+        relayed = self.status.relayed.total()
         LOGGER.info("%s rows were relayed.", f"{relayed:,}", extra={"event": "relay_stopped", "relayed": relayed})
 
     async def check(self) -> AsyncIterator[tuple[bool, str]]:
@@ -148,13 +137,8 @@ class Program:
         return True, "the tables have the right columns"
 
     async def _check_broker(self) -> tuple[bool, str]:
-        silent = (
-            False,
-            (
-                f"{self.status.to} did not answer within {_CHECK_SECONDS:g} seconds: check that it runs and that this "
-                "machine can reach it"
-            ),
-        )
+        advice = "check that it runs and that this machine can reach it"
+        silent = False, f"{self.status.to} did not answer within {_CHECK_SECONDS:g} seconds: {advice}"
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 await self.to.connect()
@@ -188,7 +172,7 @@ def make_relay(settings: RelaySettings, outbox: OutboxBroker, to: Any) -> Relay:
 
 
 def _drain_on_signals(stop: asyncio.Event) -> None:
-    """Have the first SIGTERM or SIGINT drain, and the second end the process at once."""
+    """Set `stop` on the first SIGTERM or SIGINT; the second ends the process at once."""
     loop, wanted = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 
     def drain(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The settings of every command: read from options, `OUTBOX_…` variables and a TOML file, in this order."""
+"""The settings of `faststream-outbox relay`: read from options, `OUTBOX_…` variables and a TOML file, in this order."""
 
 import os
 import tomllib
@@ -6,19 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -26,10 +19,9 @@ from faststream_outbox.cli.errors import UsageError, remember_secret, suggest
 from faststream_outbox.relay import Route, by_header
 from faststream_outbox.storage.checks import check_name
 
-_Settings = TypeVar("_Settings", bound=BaseSettings)
 _ENV_PREFIX: Final = "OUTBOX_"
-_REFERENCE: Final = "env:"
-_HEADER: Final = "header:"
+# Values, and the function that returns how the user wrote the key at a location.
+_Source = tuple[InitSettingsSource | EnvSettingsSource, Callable[..., str]]
 
 
 def _resolve(value: Any) -> Any:
@@ -39,14 +31,13 @@ def _resolve(value: Any) -> Any:
             return {name: _resolve(each) for name, each in value.items()}
         case list():
             return [_resolve(each) for each in value]
-        case str() if value.startswith(_REFERENCE):
-            name = value.removeprefix(_REFERENCE)
+        case str() if value.startswith("env:"):
+            name = value.removeprefix("env:")
             found = os.environ.get(name)
             if not found:
                 raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
-            if "://" not in found:  # only a part of a URL is secret, and `hide` finds that part
-                remember_secret(found)
-            return found
+            # Only a part of a URL is secret, and `hide` finds that part.
+            return found if "://" in found else remember_secret(found)
     return value
 
 
@@ -56,20 +47,18 @@ def _check_dsn(dsn: str) -> None:
     except (ArgumentError, ValueError):
         # The text is not repeated: it may be a password.
         raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
-    remember_secret(None if url.password is None else str(url.password))
+    remember_secret(url.password or "")
     dialect, _, driver = url.drivername.partition("+")
     if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
-        raise ValueError(
-            f"{url.drivername}:// is not Postgres; write postgresql://…, postgresql+asyncpg://… or "
-            "postgresql+psycopg://…"
-        )
+        known = "postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…"
+        raise ValueError(f"{url.drivername}:// is not Postgres; write {known}")
 
 
 def make_route(destination: str) -> Route:
     """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
-    if not destination.startswith(_HEADER):
+    if not destination.startswith("header:"):
         return destination
-    name, bar, default = destination.removeprefix(_HEADER).partition("|")
+    name, bar, default = destination.removeprefix("header:").partition("|")
     if not name or (bar and not default):
         raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
     return by_header(name, default=default or None)
@@ -108,8 +97,8 @@ class Security(_Table):
 
     mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
     username: Text | None = None
-    password: Annotated[Text, _pass_to(remember_secret)] = Field(default="", repr=False)
-    # None stands for: if there is a file of certificates.
+    password: Annotated[Text, AfterValidator(remember_secret)] = Field(default="", repr=False)
+    # None: if a file of certificates is given.
     tls: bool | None = None
     ca_file: Text | None = None
     cert_file: Text | None = None
@@ -124,23 +113,14 @@ class Target(_Table):
     security: Security | None = None
 
 
-class ConnectionSettings(BaseSettings):
-    """The outbox that a command works on. A command with more settings extends this class.
+class RelaySettings(BaseSettings):
+    """The settings of `faststream-outbox relay`; the defaults are those of `Relay` and `OutboxBroker`.
 
     The description of a field is its text in `--help` and in the documentation.
-
-    Example:
-        settings = ConnectionSettings.load({"table": "outbox"}, Path("relay.toml"))
-
     """
 
     model_config = SettingsConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        env_prefix=_ENV_PREFIX,
-        env_prefix_target="all",
-        env_ignore_empty=True,
+        strict=True, extra="forbid", frozen=True, env_prefix=_ENV_PREFIX, env_prefix_target="all", env_ignore_empty=True
     )
 
     dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
@@ -154,50 +134,6 @@ class ConnectionSettings(BaseSettings):
         default=None, description="The dead-letter table. Without one, dead messages are deleted."
     )
     shards_table: str = Field(default="outbox_shards", description="The table of shards, for hash-shards.")
-
-    # By key: the option, the variable, or the file and the key that set it.
-    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def load(cls, options: Mapping[str, Any], file: Path | None = None) -> Self:
-        """Read the settings of a command; raise `UsageError` that names the option, variable or key that is wrong.
-
-        An option that is None was not given. The routes of all sources are merged, queue by queue.
-        """
-        origins: dict[str, str] = {}
-        sources = list(_sources(cls, options, file))
-        # Each source is validated alone first: this shows which of them holds a wrong value.
-        for source in sources:
-            try:
-                _build(cls, source.values)
-            except ValidationError as error:
-                for each in error.errors(include_url=False):
-                    if not _is_ignored(each, origins):
-                        raise UsageError(_describe(cls, source, each)) from error
-            for key in source.values():
-                if key not in origins:
-                    origins[key] = source.name((key,))
-                elif key == "routes":  # the routes of all sources are used
-                    origins[key] += f" or {source.name((key,))}"
-        try:
-            settings = _build(cls, *(source.values for source in sources))
-        except ValidationError as error:
-            raise UsageError(_describe_missing(cls, str(error.errors()[0]["loc"][0]))) from error
-        settings._origins.update(origins)  # noqa: SLF001 - of this class
-        return settings
-
-    @contextmanager
-    def blame(self, key: str) -> Iterator[None]:
-        """Turn an error about a value into a `UsageError` that names where the setting `key` came from."""
-        try:
-            yield
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
-
-
-class ServiceSettings(ConnectionSettings):
-    """The settings of a command that runs until it is stopped."""
-
     graceful_timeout: Seconds = Field(default=15.0, description="Seconds to wait for sent messages when stopped.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The lowest level that is logged: debug, info, warning or error."
@@ -211,11 +147,6 @@ class ServiceSettings(ConnectionSettings):
     health: Annotated[str, _pass_to(split_address)] | None = Field(
         default=None, description="Serve the health endpoint on host:port, or on a port of 127.0.0.1."
     )
-
-
-class RelaySettings(ServiceSettings):
-    """The settings of `faststream-outbox relay`; the defaults are those of `Relay` and `OutboxBroker`."""
-
     to: Annotated[Target, NoDecode, BeforeValidator(lambda to: {"url": to} if isinstance(to, str) else to)] = Field(
         examples=["kafka://host:9092"],
         description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
@@ -226,7 +157,7 @@ class RelaySettings(ServiceSettings):
         examples=["queue=destination"],
         description="Where the rows of each queue go: a destination, or header:name to read it from a header.",
     )
-    source: Annotated[str, _pass_to(partial(check_name, "source"))] | None = Field(
+    source: Annotated[str, AfterValidator(partial(check_name, "source"))] | None = Field(
         default=None, description="The name of this outbox in outbox_id; by default its table. Never change it."
     )
     cloudevents: bool = Field(default=False, description="Add the headers of CloudEvents 1.0.")
@@ -239,44 +170,57 @@ class RelaySettings(ServiceSettings):
     )
     lease_ttl: Seconds = Field(default=60.0, description="Seconds until other nodes claim the rows of a dead node.")
 
+    # By key: the option, the variable, or the file and the key that set it.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-class _Source(NamedTuple):
-    values: PydanticBaseSettingsSource
-    # Returns how the user wrote the setting at a location.
-    name: Callable[[tuple[str, ...]], str]
+    @classmethod
+    def load(cls, options: Mapping[str, Any], file: Path | None = None) -> Self:
+        """Read the settings; raise `UsageError` that names the option, variable or key that is wrong.
+
+        An option that is None was not given. The routes of all sources are merged, queue by queue.
+        """
+        build: Callable[..., Self] = cls
+        origins: dict[str, str] = {}
+        given = InitSettingsSource(cls, {key: value for key, value in options.items() if value is not None})
+        sources: list[_Source] = [(given, _option), (EnvSettingsSource(cls), _variable)]
+        if file is not None:
+            sources.append((InitSettingsSource(cls, _read_toml(file)), lambda *at: f"{file}: {'.'.join(at)}"))
+        for source in sources:
+            _check_source(build, source, origins)
+        try:
+            settings = build(_build_sources=(tuple(values for values, _ in sources), {}))
+        except ValidationError as error:
+            key = str(error.errors()[0]["loc"][0])
+            [example] = cls.model_fields[key].examples or [""]
+            ways = f"give {_option(key)} {example}, or set {_variable(key)}, or write {key} into the file of --config"
+            raise UsageError(f"{key} is not set: {ways}.") from error
+        settings._origins.update(origins)  # noqa: SLF001 - of this class
+        return settings
+
+    @contextmanager
+    def blame(self, key: str) -> Iterator[None]:
+        """Turn an error about a value into a `UsageError` that names where the setting `key` came from."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
 
 
-def key_of(model: type[BaseModel], field: str) -> str:
-    """Return the name of a field in options, variables and the file."""
-    return model.model_fields[field].alias or field
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """Return the names of the fields in options, variables and the file."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _option(key: str) -> str:
+def _option(key: str, *_: str) -> str:
     return "--route" if key == "routes" else f"--{key.replace('_', '-')}"
 
 
-def _variable(key: str) -> str:
+def _variable(key: str, *_: str) -> str:
     return f"{_ENV_PREFIX}{key.upper()}"
 
 
-def _sources(cls: type[BaseSettings], options: Mapping[str, Any], file: Path | None) -> Iterator[_Source]:
-    """Return the sources, the one that wins first."""
-    given = {key: value for key, value in options.items() if value is not None}
-    yield _Source(InitSettingsSource(cls, given), lambda at: _option(at[0]))
-    try:
-        environment = EnvSettingsSource(cls)
-        environment()
-    except SettingsError as error:
-        # The only variable that holds JSON.
-        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
-    yield _Source(environment, lambda at: _variable(at[0]))
-    if file is not None:
-        yield _Source(InitSettingsSource(cls, _read_toml(file)), lambda at: f"{file}: {'.'.join(at)}")
-
-
 def _read_toml(file: Path) -> dict[str, Any]:
-    # The TOML source of pydantic-settings ignores a file that is missing or a pipe; here the first is an error and the
-    # second is read.
+    # The TOML source of pydantic-settings ignores a file that is missing, and a pipe; both matter here.
     try:
         found = tomllib.loads(file.read_text())
     except OSError as error:
@@ -287,8 +231,23 @@ def _read_toml(file: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in found.items()}
 
 
-def _build(cls: type[_Settings], *sources: PydanticBaseSettingsSource) -> _Settings:
-    return cls(_build_sources=(sources, {}))
+def _check_source(build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:
+    """Validate one source alone, so that an error can name its source; add its keys to `origins`."""
+    values, name = source
+    try:
+        build(_build_sources=((values,), {}))
+    except ValidationError as error:
+        for each in error.errors():
+            if not _is_ignored(each, origins):
+                raise UsageError(_describe(each, name)) from error
+    except SettingsError as error:
+        # The only variable that holds JSON.
+        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
+    for key in values():
+        if key not in origins:
+            origins[key] = name(key)
+        elif key == "routes":
+            origins[key] += f" or {name(key)}"
 
 
 def _is_ignored(error: ErrorDetails, set_before: Mapping[str, str]) -> bool:
@@ -299,30 +258,19 @@ def _is_ignored(error: ErrorDetails, set_before: Mapping[str, str]) -> bool:
     return kind in ("missing", "unset_variable") and at[0] in set_before
 
 
-def _describe(cls: type[BaseSettings], source: _Source, error: ErrorDetails) -> str:
-    at = tuple(str(each) for each in error["loc"])
-    where = source.name(at)
+def _describe(error: ErrorDetails, name: Callable[..., str]) -> str:
+    at = [str(each) for each in error["loc"]]
     match error["type"]:
         case "extra_forbidden":
-            tables: dict[tuple[str, ...], type[BaseModel]] = {("to",): Target, ("to", "security"): Security}
-            table = tables.get(at[:-1], cls)
-            known = [key_of(table, name) for name in table.model_fields]
-            return f"{where}: this key is unknown; {suggest(at[-1], known)}"
+            tables: dict[str, type[BaseModel]] = {"to": Target, "to.security": Security}
+            table = tables.get(".".join(at[:-1]), RelaySettings)
+            problem = f"this key is unknown; {suggest(at[-1], keys_of(table))}"
         case "missing":
-            return f'{where}: this key is missing; write url = "kafka://host:9092".'
-        case "value_error":
-            return f"{where}: {str(error['ctx']['error']).rstrip('.')}."
-        case "unset_variable":
-            return f"{where}: {error['msg']}."
-    expected = error["msg"].replace("Input should be", "this must be")
-    # A DSN and what belongs to a broker may hold a password.
-    given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"
-    return f"{where}: {expected}{given}."
-
-
-def _describe_missing(cls: type[BaseSettings], key: str) -> str:
-    [example] = cls.model_fields[key].examples or [""]
-    return (
-        f"{key} is not set: give {_option(key)} {example}, or set {_variable(key)}, or write {key} into the file of "
-        "--config."
-    )
+            problem = 'this key is missing; write url = "kafka://host:9092".'
+        case "value_error" | "unset_variable":
+            problem = f"{error['msg'].removeprefix('Value error, ').rstrip('.')}."
+        case _:
+            # A DSN and the settings of a broker may hold a password.
+            given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"
+            problem = f"{error['msg'].replace('Input should be', 'this must be')}{given}."
+    return f"{name(*at)}: {problem}"

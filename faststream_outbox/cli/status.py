@@ -1,10 +1,10 @@
-"""The status of a running relay: its counts, its state, and the lines of progress in the log."""
+"""The status of a running relay: its state, its counts, and the lines of progress in the log."""
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 from faststream_outbox.cli.errors import hide
@@ -15,24 +15,31 @@ from faststream_outbox.storage import QueueStats
 
 # Over fewer seconds a rate jumps, over more it lags behind.
 _RATE_SECONDS: Final = 5
+_SHOWN_STATS: Final = ("ready", "scheduled", "in_flight", "blocked", "blocked_keys", "parked_keys", "dead")
 
-Phase = Literal["starting", "running", "stopping"]
 
+class Status:
+    """The state of a relay and its figures, for the view, the log and the health endpoint.
 
-class Figures:
-    """A metrics recorder that counts the rows of the queues of one relay."""
+    It is the metrics recorder of the outbox, and counts the rows of the relay's queues.
+    """
 
-    def __init__(self, queues: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+    # Set when the relay is made, which needs the outbox, which needs its recorder.
+    relay: Relay
+
+    def __init__(self, queues: Iterable[str], to: str) -> None:
         self.queues = tuple(queues)
-        self.relayed: Counter[str] = Counter()
-        self.retried: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.backlog: dict[str, QueueStats] = {}
+        # The URL of the broker, without its password.
+        self.to = hide(to)
+        self.phase: Literal["starting", "running", "stopping"] = "starting"
         # Whether `graceful_timeout` ended before all rows were settled.
         self.drain_timed_out = False
-        self._clock = clock
-        self._started_at = clock()
-        self._counted_at: float | None = None
+        self.relayed: Counter[str] = Counter()
+        self.backlog: dict[str, QueueStats] = {}
+        self._events: Counter[str] = Counter()
+        self._started_at = time.monotonic()
+        # When the rows of the tables were counted, by the monotonic clock.
+        self.counted_at: float | None = None
         self._relayed_by_second: Counter[tuple[str, int]] = Counter()
 
     def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
@@ -41,13 +48,11 @@ class Figures:
         match event:
             case "acked":
                 self.relayed[queue] += 1
-                self._relayed_by_second[queue, int(self._clock())] += 1
-            case "nacked_retried":
-                self.retried[queue] += 1
-            case "nacked_terminal":
-                self.refused[queue] += 1
+                self._relayed_by_second[queue, int(time.monotonic())] += 1
+            case "nacked_retried" | "nacked_terminal":
+                self._events[event] += 1
             case "backlog":
-                self._counted_at = self._clock()
+                self.counted_at = time.monotonic()
                 if queue in self.queues:
                     self.backlog[queue] = QueueStats(**{name: tags[name] for name in QueueStats.__dataclass_fields__})
             case "drain_timeout":
@@ -55,7 +60,7 @@ class Figures:
 
     def per_second(self, *queues: str) -> float:
         """Return the rows of some queues, or of all, that were relayed per second lately."""
-        now = self._clock()
+        now = time.monotonic()
         for old in [each for each in self._relayed_by_second if each[1] < int(now) - _RATE_SECONDS]:
             del self._relayed_by_second[old]
         wanted = queues or self.queues
@@ -64,76 +69,24 @@ class Figures:
         return lately / min(_RATE_SECONDS, max(1.0, now - self._started_at))
 
     @property
-    def counted_ago(self) -> float | None:
-        """The seconds since the rows of the tables were counted."""
-        return None if self._counted_at is None else self._clock() - self._counted_at
-
-    @property
     def totals(self) -> tuple[int, int, int]:
         """The rows that were relayed, retried and refused."""
-        return self.relayed.total(), self.retried.total(), self.refused.total()
+        return self.relayed.total(), self._events["nacked_retried"], self._events["nacked_terminal"]
 
     @property
     def lag(self) -> float | None:
         """How long the oldest row has been due that is ready or in flight; None if there is no such row."""
         return max((lag for each in self.backlog.values() if (lag := _lag(each)) is not None), default=None)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all figures, for JSON."""
-        relayed, retried, refused = self.totals
-        return {
-            "relayed": relayed,
-            "per_second": round(self.per_second(), 1),
-            "retried": retried,
-            "refused": refused,
-            "lag_seconds": self.lag,
-            "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
-        }
-
-    def _queue_as_dict(self, queue: str) -> dict[str, Any]:
-        figures: dict[str, Any] = {"relayed": self.relayed[queue], "per_second": round(self.per_second(queue), 1)}
-        if stats := self.backlog.get(queue):
-            figures |= {
-                "ready": stats.ready,
-                "lag_seconds": _lag(stats),
-                "scheduled": stats.scheduled,
-                "in_flight": stats.in_flight,
-                "blocked": stats.blocked,
-                "blocked_keys": stats.blocked_keys,
-                "parked_keys": stats.parked_keys,
-                "dead": stats.dead,
-            }
-        return figures
-
-
-def _lag(stats: QueueStats) -> float | None:
-    return None if stats.oldest_due_age is None else round(stats.oldest_due_age, 3)
-
-
-class Status:
-    """The state of a relay and its figures, for the view, the log and the health endpoint."""
-
-    def __init__(self, relay: Relay, figures: Figures, to: str) -> None:
-        self.figures = figures
-        self.phase: Phase = "starting"
-        # The URL of the broker, without its password.
-        self.to = hide(to)
-        self._relay = relay
-
     @property
     def state(self) -> Literal["starting", "running", "paused", "stopping"]:
         """The phase, or "paused" while the broker is down."""
-        return "paused" if self.phase != "stopping" and self._relay.paused else self.phase
-
-    @property
-    def alive(self) -> bool:
-        """Whether all loops of a started relay run."""
-        return self.phase != "running" or self._relay.alive
+        return "paused" if self.phase != "stopping" and self.relay.paused else self.phase
 
     @property
     def reason(self) -> str:
         """Why the relay is paused."""
-        return hide(str(self._relay.pause_reason or ""))
+        return hide(str(self.relay.pause_reason or ""))
 
     @property
     def description(self) -> str:
@@ -142,10 +95,29 @@ class Status:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state and all figures, for JSON."""
-        status: dict[str, Any] = {"state": self.state, "to": self.to, **self.figures.as_dict()}
-        if self.state == "paused":
-            status["reason"] = self.reason
-        return status
+        relayed, retried, refused = self.totals
+        return {
+            "state": self.state,
+            "to": self.to,
+            "relayed": relayed,
+            "per_second": round(self.per_second(), 1),
+            "retried": retried,
+            "refused": refused,
+            "lag_seconds": self.lag,
+            "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
+            **({"reason": self.reason} if self.state == "paused" else {}),
+        }
+
+    def _queue_as_dict(self, queue: str) -> dict[str, Any]:
+        figures: dict[str, Any] = {"relayed": self.relayed[queue], "per_second": round(self.per_second(queue), 1)}
+        if stats := self.backlog.get(queue):
+            figures |= {name: getattr(stats, name) for name in _SHOWN_STATS}
+            figures["lag_seconds"] = _lag(stats)
+        return figures
+
+
+def _lag(stats: QueueStats) -> float | None:
+    return None if stats.oldest_due_age is None else round(stats.oldest_due_age, 3)
 
 
 class ProgressLines(Loop):
@@ -164,7 +136,7 @@ class ProgressLines(Loop):
         """Wait for the interval, then log."""
         await asyncio.sleep(self._interval)
         # The lag grows while rows wait, so that they are logged again.
-        current = (self._status.state, self._status.figures.totals, self._status.figures.lag)
+        current = (self._status.state, self._status.totals, self._status.lag)
         if current == self._logged:
             return
         self._logged = current

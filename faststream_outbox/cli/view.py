@@ -29,8 +29,7 @@ class ProgressView(Loop):
         super().__init__(monitor)
         self._status = status
         # On stderr like the log, so that neither overwrites the other.
-        console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, redirect_stderr=True, redirect_stdout=False)
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
 
     def start(self) -> None:
         """Take over the bottom of the terminal."""
@@ -51,25 +50,21 @@ class ProgressView(Loop):
 
 def draw(status: Status) -> RenderableType:
     """Return the lines of the relay, and a table with a row for each queue."""
-    figures = status.figures
-    relayed, retried, refused = figures.totals
+    relayed, retried, refused = status.totals
     head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(f"{status.state}", style=_COLOURS[status.state]).append(status.description.removeprefix(status.state))
-    line = f"to {status.to}   {relayed:,} relayed   {figures.per_second():,.0f} rows/s"
-    line += f"   lag {_age(figures.lag)}   {retried:,} retried   {refused:,} refused"
+    head.append(status.state, style=_COLOURS[status.state]).append(status.description.removeprefix(status.state))
+    line = f"to {status.to}   {relayed:,} relayed   {status.per_second():,.0f} rows/s"
+    line += f"   lag {_age(status.lag)}   {retried:,} retried   {refused:,} refused"
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     table.add_column("queue", no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for queue in figures.queues:
-        done = (f"{figures.relayed[queue]:,}", f"{figures.per_second(queue):,.0f}")
-        stats = figures.backlog.get(queue)
-        if stats is None:
-            table.add_row(queue, *done, *("…" for _ in _COLUMNS[len(done) :]))
-            continue
-        counts = (stats.in_flight, stats.blocked_keys, stats.parked_keys, stats.dead)
-        waiting = (f"{stats.ready:,}", _age(stats.oldest_due_age))
-        table.add_row(queue, *done, *waiting, *(f"{count:,}" for count in counts))
+    for queue in status.queues:
+        cells = [f"{status.relayed[queue]:,}", f"{status.per_second(queue):,.0f}"]
+        if stats := status.backlog.get(queue):
+            counts = (stats.in_flight, stats.blocked_keys, stats.parked_keys, stats.dead)
+            cells += [f"{stats.ready:,}", _age(stats.oldest_due_age), *(f"{count:,}" for count in counts)]
+        table.add_row(queue, *cells, *("…" for _ in _COLUMNS[len(cells) :]))
     return Group("", head, Text(line, no_wrap=True, overflow="ellipsis"), "", table)
 
 

@@ -22,26 +22,24 @@ _SIGNALLED = 128
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    options = _parser().parse_args(arguments)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    options = vars(_parse(arguments))
+    command = options.pop("command")
+    command = command[1:] if command[:1] == ["--"] else command
     if command and shutil.which(command[0]) is None:
-        _print_error(f"There is no command {command[0]!r} to run.")
+        sys.stderr.write(f"There is no command {command[0]!r} to run.\n")
         return _NOT_FOUND
     # Without a handler SIGTERM would end us at once, and leave the clean-up to the watchdog.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(_SIGNALLED + number))
     try:
-        with EmbeddedPostgres(
-            bin_dir=options.bin_dir, data_dir=options.data_dir, port=options.port, fast=options.fast
-        ) as server:
+        with EmbeddedPostgres(**options) as server:
             return _run(command, server) if command else _wait(server)
     except EmbeddedPostgresError as error:
-        _print_error(str(error))
-        return 1
+        sys.exit(str(error))
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m faststream_outbox.embedded",
         description="Run a PostgreSQL server until Ctrl-C, or as long as a command runs.",
@@ -50,17 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", help="keep the data here (default: remove it with the server)")
     parser.add_argument("--port", type=int, help="a fixed port (default: a free one)")
     parser.add_argument("--fast", action="store_true", help="give up durability for speed, for tests")
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- command",
-        help=f"run this with {DSN_VARIABLE} set, and exit with its exit code",
-    )
-    return parser
-
-
-def _print_error(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    help_text = f"run this with {DSN_VARIABLE} set, and exit with its exit code"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- command", help=help_text)
+    return parser.parse_args(arguments)
 
 
 def _wait(server: EmbeddedPostgres) -> int:
@@ -72,8 +62,7 @@ def _wait(server: EmbeddedPostgres) -> int:
     except KeyboardInterrupt:
         # The usual way to end this program, and therefore a success.
         return 0
-    _print_error(f"The server ended by itself. The end of its log:\n{server.log_tail()}")
-    return 1
+    raise EmbeddedPostgresError(f"The server ended by itself. The end of its log:\n{server.log_tail()}")
 
 
 def _run(command: list[str], server: EmbeddedPostgres) -> int:

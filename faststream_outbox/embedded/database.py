@@ -111,6 +111,4 @@ def _installed_driver() -> str:
     for driver in ("asyncpg", "psycopg"):
         if importlib.util.find_spec(driver) is not None:
             return driver
-    raise EmbeddedPostgresError(
-        "Creating a database needs an async PostgreSQL driver. Run: pip install asyncpg, or pip install psycopg."
-    )
+    raise EmbeddedPostgresError("Creating a database needs asyncpg or psycopg. Run: pip install asyncpg.")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from faststream_outbox.embedded.errors import AccountError, DataDirError
-from faststream_outbox.embedded.programs import Programs, can_enter, find_account, find_bin_dir, give_to, load_programs
+from faststream_outbox.embedded.programs import StrPath, can_enter, find_account, find_bin_dir, give_to, load_programs
 from faststream_outbox.embedded.watchdog import Watchdog, remove_tree
 
 PREFIX = "faststream-outbox-postgres-"
@@ -22,7 +22,7 @@ _MEMORY_ROOM = 2 * 1024**3
 # A directory younger than this may belong to a process that has not locked it yet.
 _LOCKED_AFTER = 60.0
 # A server whose owner was just killed needs a moment to shut down and release its data directory.
-_LOCK_PATIENCE = 3.0
+_LOCK_TIMEOUT = 3.0
 _LOCK_POLL = 0.05
 _PASSWORD_FILE = "faststream_outbox_password"  # noqa: S105 - the name of the file, not a password
 _TAIL_BYTES = 4000
@@ -31,14 +31,10 @@ _TAIL_BYTES = 4000
 class ServerFiles:
     """Everything on disk that a server needs: made once, used by each of its starts, removed with it."""
 
-    programs: Programs
-    data_dir: Path
-    password: str
-
     def __init__(
         self,
         *,
-        bin_dir: str | os.PathLike[str] | None,
+        bin_dir: StrPath | None,
         data_dir: Path | None,
         temp_dir: Path | None,
         account_name: str | None,
@@ -99,20 +95,14 @@ class ServerFiles:
 
 def memory_parent(account: pwd.struct_passwd | None) -> Path | None:
     """Return a file system in memory with enough room; making a database there can be ten times faster."""
-    usable = (
-        _MEMORY.is_dir()
-        and os.access(_MEMORY, os.W_OK)
-        and can_enter(account, _MEMORY)
-        and shutil.disk_usage(_MEMORY).free >= _MEMORY_ROOM
-    )
-    return _MEMORY if usable else None
+    usable = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and can_enter(account, _MEMORY)
+    return _MEMORY if usable and shutil.disk_usage(_MEMORY).free >= _MEMORY_ROOM else None
 
 
 def in_use(data_dir: Path) -> DataDirError:
     """Return the error for a data directory that another server uses."""
     return DataDirError(
-        f"data_dir={str(data_dir)!r} is in use by another running server. "
-        "Stop that server, or choose another directory."
+        f"data_dir={str(data_dir)!r} is in use by another running server. Stop it, or choose another path."
     )
 
 
@@ -140,7 +130,7 @@ class _DataDir:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 give_to(account, path)
-            self.lock_fd = _lock(path, _LOCK_PATIENCE)
+            self.lock_fd = _lock(path, _LOCK_TIMEOUT)
         except BlockingIOError:
             raise in_use(path) from None
         except OSError as error:
@@ -197,10 +187,10 @@ def _temporary_parent(wanted: Path | None, account: pwd.struct_passwd | None) ->
     )
 
 
-def _lock(directory: Path, patience: float = 0.0) -> int:
+def _lock(directory: Path, timeout: float = 0.0) -> int:
     """Return a descriptor that holds the lock of `directory`; raise `BlockingIOError` when another process has it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

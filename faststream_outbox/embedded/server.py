@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
@@ -19,10 +20,7 @@ from sqlalchemy import URL
 from faststream_outbox.embedded.database import Database
 from faststream_outbox.embedded.directories import ServerFiles, in_use
 from faststream_outbox.embedded.errors import EmbeddedPostgresError, PortTakenError, ServerStartError
-from faststream_outbox.embedded.programs import SUPERUSER
-
-SettingValue = str | int | float | bool
-StopMode = Literal["fast", "immediate"]
+from faststream_outbox.embedded.programs import SUPERUSER, StrPath
 
 _HOST = "127.0.0.1"
 # These settings make a server survive a power cut, and slow; data that a test throws away needs none of them.
@@ -45,10 +43,7 @@ _READY_POLL = 0.005
 _RETRY_POLL = 0.05
 _STATUS_LINE = 7
 # A fast shutdown writes a checkpoint, which a slow disk may delay; the others have nothing to wait for.
-_STOP_STEPS: dict[StopMode, tuple[tuple[signal.Signals, float | None], ...]] = {
-    "fast": ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, None)),
-    "immediate": ((signal.SIGQUIT, 10.0), (signal.SIGKILL, None)),
-}
+_STOP_STEPS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, None))
 
 
 class EmbeddedPostgres:
@@ -77,12 +72,12 @@ class EmbeddedPostgres:
     def __init__(
         self,
         *,
-        bin_dir: str | os.PathLike[str] | None = None,
-        data_dir: str | os.PathLike[str] | None = None,
-        temp_dir: str | os.PathLike[str] | None = None,
+        bin_dir: StrPath | None = None,
+        data_dir: StrPath | None = None,
+        temp_dir: StrPath | None = None,
         port: int | None = None,
         fast: bool = False,
-        settings: Mapping[str, SettingValue] | None = None,
+        settings: Mapping[str, str | int | float | bool] | None = None,
         account: str | None = None,
     ) -> None:
         self._make_files = partial(
@@ -97,10 +92,8 @@ class EmbeddedPostgres:
         self._settings = (_FAST if fast else {}) | {name: str(value) for name, value in (settings or {}).items()}
         taken = sorted(_OURS & {name.lower() for name in self._settings})
         if taken:
-            raise ValueError(
-                f"settings= must not contain {', '.join(taken)}: EmbeddedPostgres sets them itself. "
-                "The port and the data directory have arguments of their own: port= and data_dir=."
-            )
+            advice = "EmbeddedPostgres sets them itself. For the port and the data directory give port= and data_dir="
+            raise ValueError(f"settings= must not contain {', '.join(taken)}: {advice}.")
         # Re-entrant, so that the clean-up at exit works even if it interrupts a start.
         self._lock = threading.RLock()
         self._owner = os.getpid()
@@ -113,9 +106,7 @@ class EmbeddedPostgres:
     def database(self) -> Database:
         """The maintenance database `postgres` of this server."""
         if self._files is None:
-            raise EmbeddedPostgresError(
-                "This server has no address yet. Use it inside `with EmbeddedPostgres() as server:` or call start()."
-            )
+            raise EmbeddedPostgresError("This server has no address yet: use it in a `with` block, or call start().")
         return Database(URL.create("postgresql", SUPERUSER, self._files.password, _HOST, self._port, "postgres"))
 
     @property
@@ -174,19 +165,17 @@ class EmbeddedPostgres:
                     self.close()
                 raise
 
-    def stop(self, mode: StopMode = "fast") -> None:
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server and keep its data; `immediate` is a crash, from which the next start recovers."""
         with self._lock:
             # A forked child has a copy of this object, but the server belongs to its parent.
             if self._process is None or self._files is None or os.getpid() != self._owner:
                 return
-            for number, seconds in _STOP_STEPS[mode]:
+            for number, seconds in _STOP_STEPS[0 if mode == "fast" else 1 :]:
                 self._process.send_signal(number)
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     self._process.wait(seconds)
-                except subprocess.TimeoutExpired:
-                    continue
-                break
+                    break
             self._files.watchdog.forget(self._process.pid)
             self._process = None
 
@@ -234,22 +223,18 @@ class EmbeddedPostgres:
     def _launch(self, files: ServerFiles) -> None:
         # TCP on the loopback only: the path of a socket file is limited in length, and so could not be private.
         settings = self._settings | {"port": str(self._port), "listen_addresses": _HOST, "unix_socket_directories": ""}
-        arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        arguments = ["-D", str(files.data_dir), *(f"--{name}={value}" for name, value in settings.items())]
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
             files.log.truncate(0)
-            self._process = files.programs.start(
-                "postgres", "-D", str(files.data_dir), *arguments, stdout=files.log, stderr=files.log
-            )
+            self._process = files.programs.start("postgres", *arguments, stdout=files.log, stderr=files.log)
             files.watchdog.watch(self._process.pid, signal.SIGINT)
             while (code := self._process.poll()) is None:
                 if _is_ready(files.data_dir, self._process.pid):
                     return
                 if time.monotonic() > deadline:
-                    raise ServerStartError(
-                        f"PostgreSQL was not ready after {_START_TIMEOUT:g} seconds. "
-                        f"The end of its log:\n{files.log_tail()}"
-                    )
+                    problem = f"PostgreSQL was not ready after {_START_TIMEOUT:g} seconds"
+                    raise ServerStartError(f"{problem}. The end of its log:\n{files.log_tail()}")
                 time.sleep(_READY_POLL)
             tail = files.log_tail()
             if 'lock file "postmaster.pid" already exists' in tail:

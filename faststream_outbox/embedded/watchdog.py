@@ -19,7 +19,7 @@ from pathlib import Path
 _POLL = 0.05
 _REMOVE_ATTEMPTS = 20
 # How many seconds a process gets to end after its first signal, and after each harder one.
-_FIRST_PATIENCE = 10.0
+_FIRST_TIMEOUT = 10.0
 _HARDER = ((int(signal.SIGQUIT), 5.0), (int(signal.SIGKILL), 5.0))
 
 
@@ -111,7 +111,7 @@ def main(directories: list[str]) -> None:
 
 
 def _end(pid: int, first_signal: int) -> None:
-    for number, seconds in ((first_signal, _FIRST_PATIENCE), *_HARDER):
+    for number, seconds in ((first_signal, _FIRST_TIMEOUT), *_HARDER):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         deadline = time.monotonic() + seconds

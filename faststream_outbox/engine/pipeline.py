@@ -11,11 +11,11 @@ from faststream_outbox.engine.claim.lease_renewer import LeaseRenewer
 from faststream_outbox.engine.claim.prefetch import Prefetch
 from faststream_outbox.engine.claim.shard_keeper import ShardKeeper, own_shards
 from faststream_outbox.engine.claim.stale_returner import StaleReturner
+from faststream_outbox.engine.context import EngineContext, in_time
 from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Worker
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.settle.settler import Settler
-from faststream_outbox.engine.shared import Shared, in_time
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
@@ -25,24 +25,24 @@ from faststream_outbox.wakeup.wakeup import Announce
 class PipelineBase(ABC):
     """Claims rows, renews their leases and settles them, on two connections. A subclass says who handles the rows."""
 
-    def __init__(self, shared: Shared, demand: Demand, *, rows_per_key: int) -> None:
-        self._shared = shared
-        self._options = options = shared.options
-        self._row_events = shared.row_events
-        self._ledger = shared.ledger
+    def __init__(self, context: EngineContext, demand: Demand, *, rows_per_key: int) -> None:
+        self._context = shared
+        self._options = options = context.options
+        self._row_events = context.row_events
+        self._ledger = context.ledger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
-        shards = own_shards(options.ordering, shared.queues)
-        keys = KeyClaims(shared.queues, options, rows_per_key=rows_per_key, shards=shards)
-        self._claimer = Claimer(shared, demand, keys)
-        self._settler = Settler(shared, self._claimer.expect)
-        self._lease_renewer = LeaseRenewer(shared)
+        shards = own_shards(options.ordering, context.queues)
+        keys = KeyClaims(context.queues, options, rows_per_key=rows_per_key, shards=shards)
+        self._claimer = Claimer(context, demand, keys)
+        self._settler = Settler(context, self._claimer.expect)
+        self._lease_renewer = LeaseRenewer(context)
         self._loops = [self._settler, self._lease_renewer, self._claimer]
         self._shard_keeper: ShardKeeper | None = None
         if shards is not None and isinstance(options.ordering, HashShards) and options.ordering.is_shared:
-            if not shared.store.keeps_shards:
+            if not context.store.keeps_shards:
                 raise RuntimeError(NO_SHARDS)
-            self._shard_keeper = ShardKeeper(shared, shards, self._claimer.wake)
+            self._shard_keeper = ShardKeeper(context, shards, self._claimer.wake)
 
     def start(self) -> None:
         """Begin to claim. A pipeline starts once: it does not keep its rows when it stops."""
@@ -95,7 +95,7 @@ class PipelineBase(ABC):
         await in_time(self._leave_shards())
         for held in self._ledger.remove(self._ledger.leases()):
             self._row_events.abandoned(held)
-        for lane in (self._shared.claim_lane, self._shared.settle_lane):
+        for lane in (self._context.claim_lane, self._context.settle_lane):
             await in_time(lane.close())
 
     @abstractmethod
@@ -129,13 +129,13 @@ class Pipeline(PipelineBase):
         interruptible: bool = True,
         row_type: type[OutboxRow] = OutboxRow,
     ) -> None:
-        shared = Shared(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
+        context = EngineContext(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
         prefetch = Prefetch(max_workers=options.max_workers, most=options.capacity, max_records=options.rows_per_call)
-        super().__init__(shared, prefetch, rows_per_key=rows_per_key or options.rows_per_key)
-        self._stale_returner = StaleReturner(shared, prefetch.observe)
+        super().__init__(context, prefetch, rows_per_key=rows_per_key or options.rows_per_key)
+        self._stale_returner = StaleReturner(context, prefetch.observe)
         self._loops.append(self._stale_returner)
         self._batcher = Batcher(self._ledger, options)
-        parts = (shared, prefetch, self._batcher, handle, self._settler)
+        parts = (context, prefetch, self._batcher, handle, self._settler)
         self._dispatcher = Dispatcher([Worker(*parts, interruptible=interruptible) for _ in range(options.max_workers)])
 
     def start(self) -> None:
@@ -172,7 +172,7 @@ class Pipeline(PipelineBase):
                 await self._stop_claiming()
                 await self._stale_returner.stop()  # from here on every row in hand is to run here
                 # A suspect that waits to run alone does not get its turn any more.
-                await self._shared.give_back(self._ledger.take_added())
+                await self._context.give_back(self._ledger.take_added())
                 await self._ledger.wait_until_at_most(0)
         except TimeoutError:
             await self._cut_short(drain_seconds)
@@ -180,8 +180,10 @@ class Pipeline(PipelineBase):
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()
-        self._shared.monitor.record("drain_timeout", queue=self._shared.queues[0], drain_timeout_seconds=drain_seconds)
-        self._shared.monitor.report(
+        self._context.monitor.record(
+            "drain_timeout", queue=self._context.queues[0], drain_timeout_seconds=drain_seconds
+        )
+        self._context.monitor.report(
             "drain_timeout",
             f"The time for draining is over: {len(self._ledger)} rows are still running and will be delivered again, "
             f"{len(unstarted)} were not started and are given back.",
@@ -191,6 +193,6 @@ class Pipeline(PipelineBase):
             graceful_timeout=drain_seconds,
         )
         stops = (self._dispatcher.stop(), self._claimer.stop())
-        await asyncio.gather(self._shared.give_back(unstarted), *map(in_time, stops))
+        await asyncio.gather(self._context.give_back(unstarted), *map(in_time, stops))
         # A claim that was under way may have brought rows meanwhile.
-        await self._shared.give_back(self._ledger.take_unstarted())
+        await self._context.give_back(self._ledger.take_unstarted())

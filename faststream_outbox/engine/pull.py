@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.claim.stale_returner import UnwantedReturner
+from faststream_outbox.engine.context import LAST_STEP_LIMIT, EngineContext
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.pipeline import PipelineBase
-from faststream_outbox.engine.shared import LAST_STEP_LIMIT, Shared
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Dead, Lease, OutboxRow, Outcome, Settlement, Store
 from faststream_outbox.storage.ordering import HashShards, HeadLease
@@ -48,10 +48,10 @@ class Puller(PipelineBase):
             retry_flush_interval_ms=0.0,
         )
         self._demand = CallerDemand()
-        shared = Shared(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
+        context = EngineContext(store, queues, options, monitor=monitor, announce=announce, row_type=row_type)
         # Of a run, a caller would get the first row only.
-        super().__init__(shared, self._demand, rows_per_key=1)
-        self._returner = UnwantedReturner(shared, self._demand)
+        super().__init__(context, self._demand, rows_per_key=1)
+        self._returner = UnwantedReturner(context, self._demand)
         self._loops.append(self._returner)
 
     async def pull(self, timeout: float | None = None) -> OutboxRow | None:  # noqa: ASYNC109 - like FastStream's get_one
@@ -110,4 +110,4 @@ class Puller(PipelineBase):
         undecided += self._ledger.remove(held.lease for held in self._ledger.all() if held.ended_at is None)
         for held in undecided:
             self._row_events.given_back(held)
-        await self._shared.give_back(undecided)
+        await self._context.give_back(undecided)

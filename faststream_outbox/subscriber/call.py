@@ -65,7 +65,7 @@ class Call:
     async def cancel(self, cancelled: CancelledError, *, interrupting: bool) -> BaseException | None:
         """Return the error to judge by after the handler was cancelled; None if every message has a valid verdict.
 
-        `interrupting`: the drain timeout cancelled the handler; then the error is raised if there is no verdict at all.
+        `interrupting`: the drain timeout cancelled the handler. Then, without any verdict, raise the error.
         """
         # A verdict is not valid if it was to be committed together with work that the handler did not end.
         in_transaction = self._shared is not None and self._shared.transaction is not None

@@ -102,8 +102,8 @@ class Wakeup:
         if commit is first and time.monotonic() >= self._notified_at + SPACING and may_notify(session):
             self._notified_at = time.monotonic()
             commit.notifies = True
-        # Then every INSERT of the transaction carries the notification, and Postgres sends it once: an earlier INSERT
-        # may have inserted nothing, or be rolled back with a savepoint.
+        # If the transaction notifies by itself, each of its INSERTs carries the notification, which Postgres sends once:
+        # the first INSERT may insert nothing, or be rolled back with a savepoint.
         return not commit.notifies
 
     def _committed(self, commit: "_Commit") -> None:

@@ -7,11 +7,11 @@ from redis.asyncio import Redis as RedisClient
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox.cli import errors
-from faststream_outbox.cli.settings import RelaySettings, key_of
+from faststream_outbox.cli.settings import RelaySettings, keys_of
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.redis_stream import RedisStream
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.servers.redis import Redis
 
 
@@ -24,8 +24,8 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_settings_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the variables that would be read as settings."""
-    for field in RelaySettings.model_fields:
-        monkeypatch.delenv(f"OUTBOX_{key_of(RelaySettings, field).upper()}", raising=False)
+    for key in keys_of(RelaySettings):
+        monkeypatch.delenv(f"OUTBOX_{key.upper()}", raising=False)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def stream(redis_server: Redis) -> AsyncIterator[RedisStream]:
 
 
 @pytest.fixture
-def world(
+def setup(
     outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> World:
-    return World(outbox, outbox_postgres, redis_server, stream, tmp_path)
+) -> RelaySetup:
+    return RelaySetup(outbox, outbox_postgres, redis_server, stream, tmp_path)

@@ -1,4 +1,4 @@
-"""The program as a process of its own: what it says, what it answers, and how it ends."""
+"""The program as a process of its own: its output, its health endpoint and its exit code."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ import httpx
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.servers.process import free_port
+from tests.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "faststream_outbox")
-# A process starts within seconds, on a machine that has other things to do too.
-PATIENCE = 90.0
+# A process starts within seconds; this leaves room for a busy machine.
+TIMEOUT = 90.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a program, without what the shell of the tests says about colours and widths."""
+    """Return the environment of a program, without the shell's variables about colours and widths."""
     left_out = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return kept | {"PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1", "TERM": "xterm-256color"} | variables
@@ -37,13 +38,13 @@ def run(*arguments: str, command: tuple[str, ...] = COMMAND, **variables: str) -
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
 
 class Program:
-    """A relay that runs, and tells in JSON what it does."""
+    """A relay that runs and logs JSON lines."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path, health: int) -> None:
         self.process = process
@@ -51,58 +52,54 @@ class Program:
         self.health = health
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._output.read_text()
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """The lines of the log with this event; each line must be JSON, but for one that is being written."""
-        told = [json.loads(line) for line in self.said.splitlines(keepends=True) if line.endswith("\n")]
-        return [line for line in told if line.get("event") == event]
+        """Return the lines of the log with this event; each line must be JSON, except one that is being written."""
+        logged = [json.loads(line) for line in self.output.splitlines(keepends=True) if line.endswith("\n")]
+        return [line for line in logged if line.get("event") == event]
 
-    async def heard(self, event: str) -> dict[str, Any]:
-        """Wait for a line of the log."""
-        async with self._patience():
-            while not (found := self.lines(event)):
-                await asyncio.sleep(0.05)
-        return found[0]
+    async def wait_for_line(self, event: str) -> dict[str, Any]:
+        """Wait for a line of the log, and return the first."""
+        lines: list[dict[str, Any]] = await self._until(lambda: self.lines(event))
+        return lines[0]
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{self.health}{path}", timeout=PATIENCE)
+            answer = await client.get(f"http://127.0.0.1:{self.health}{path}", timeout=TIMEOUT)
         return answer.status_code, answer.json()
 
-    async def until(self, path: str, status: int) -> dict[str, Any]:
-        """Wait until a path is answered with a status."""
-        async with self._patience():
-            while True:
-                with contextlib.suppress(httpx.TransportError):  # it does not listen yet
-                    code, body = await self.get(path)
-                    if code == status:
-                        return body
-                await asyncio.sleep(0.05)
+    async def wait_for_answer(self, path: str, status: int) -> dict[str, Any]:
+        """Wait until a path is answered with a status, and return the body."""
 
-    async def claimed(self, outbox: PostgresBackend) -> None:
-        """Wait until it has rows in hand."""
-        async with self._patience():
-            while not await outbox.one("SELECT count(*) FROM outbox WHERE acquired_token IS NOT NULL"):
-                await asyncio.sleep(0.02)
+        async def get() -> tuple[int, dict[str, Any]]:
+            try:
+                return await self.get(path)
+            except httpx.TransportError:  # it does not listen yet
+                return 0, {}
+
+        answer: tuple[int, dict[str, Any]] = await self._until(get, lambda answer: answer[0] == status)
+        return answer[1]
+
+    async def wait_for_claims(self, outbox: PostgresBackend) -> None:
+        """Wait until the relay has claimed rows."""
+        await self._until(lambda: outbox.one("SELECT count(*) FROM outbox WHERE acquired_token IS NOT NULL"))
 
     async def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        return await asyncio.to_thread(self.process.wait, PATIENCE)
+        return await asyncio.to_thread(self.process.wait, TIMEOUT)
 
-    @contextlib.asynccontextmanager
-    async def _patience(self) -> AsyncIterator[None]:
+    async def _until(self, look: Callable[[], Any], accept: Callable[[Any], object] = bool) -> Any:
         try:
-            async with asyncio.timeout(PATIENCE):
-                yield
-        except TimeoutError:
-            raise AssertionError(f"It did not happen; the program said: {self.said}") from None
+            return await until(look, accept, seconds=TIMEOUT)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}. The output of the program: {self.output}") from None
 
 
 @contextlib.contextmanager
 def relaying(*arguments: str, folder: Path, name: str = "relay", **variables: str) -> Iterator[Program]:
-    """Run `faststream-outbox relay …`, and make sure that it is gone at the end."""
+    """Run `faststream-outbox relay …`, and kill it at the end."""
     port, output = free_port(), folder / f"{name}.log"
     with output.open("w") as file:
         process = subprocess.Popen(
@@ -117,7 +114,7 @@ def relaying(*arguments: str, folder: Path, name: str = "relay", **variables: st
             yield Program(process, output, port)
         finally:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
 
 
 def password_of(database: Database) -> str:

@@ -1,12 +1,12 @@
-"""A stream of Redis, read by whoever wants to know what has arrived."""
+"""A stream of Redis that a relay sends to."""
 
-import asyncio
 from typing import Any
 
 from faststream.redis.parser import BinaryMessageFormatV1
 from redis.asyncio import Redis
 
-from tests.cli.programs import PATIENCE
+from tests.cli.programs import TIMEOUT
+from tests.waiting import until
 
 
 class RedisStream:
@@ -15,17 +15,15 @@ class RedisStream:
         self._client = client
 
     async def messages(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """What has arrived: bodies and headers."""
+        """Return the bodies and headers that have arrived."""
         entries: Any = await self._client.xrange(self.name)
         return [BinaryMessageFormatV1.parse(fields[b"__data__"]) for _, fields in entries]
 
     async def numbers(self, count: int) -> list[int]:
-        """Wait for so many messages whose bodies are numbers."""
-        async with asyncio.timeout(PATIENCE):
-            while len(messages := await self.messages()) < count:
-                await asyncio.sleep(0.02)
+        """Wait for at least `count` messages, and return their bodies as numbers."""
+        messages = await until(self.messages, lambda found: len(found) >= count, seconds=TIMEOUT)
         return [int(body) for body, _ in messages]
 
-    async def spoil(self) -> None:
-        """Put something else in its place, so that nothing can be sent to it."""
+    async def replace_by_text(self) -> None:
+        """Replace the stream by a value of another type, so that Redis refuses messages for it."""
         await self._client.set(self.name, "no stream")

@@ -12,7 +12,7 @@ from tests.servers.redis import Redis
 
 
 @dataclass(frozen=True)
-class World:
+class RelaySetup:
     outbox: PostgresBackend
     database: Database
     redis: Redis

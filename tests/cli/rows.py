@@ -24,7 +24,7 @@ async def publish_without_keys(outbox: PostgresBackend, numbers: Iterable[int], 
 
 
 def in_order(numbers: Iterable[int]) -> bool:
-    """Tell whether the numbers of each key came in their order, and none twice."""
+    """Return whether the numbers of each key came in their order, and none twice."""
     keys = defaultdict[int, list[int]](list)
     for number in numbers:
         keys[number % KEYS].append(number)

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer
 
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
-from tests.cli.programs import PATIENCE, relaying
+from tests.cli.programs import TIMEOUT, relaying
 from tests.cli.rows import in_order, publish, publish_without_keys
 from tests.servers.kafka import Kafka
 from tests.servers.kafka_mock import KafkaMock
@@ -30,9 +30,9 @@ async def relay(outbox: PostgresBackend, database: Database, to: str, destinatio
     await publish_without_keys(outbox, range(KEYED, ROWS))
     options = ("--to", to, "--route", f"orders={destination}")
     with relaying(*options, folder=folder, OUTBOX_DSN=database.dsn) as program:
-        await program.until("/health/ready", 200)
+        await program.wait_for_answer("/health/ready", 200)
         await until_empty(outbox)
-        assert await program.stop() == 0, program.said
+        assert await program.stop() == 0, program.output
 
 
 def assert_complete(numbers: list[int]) -> None:
@@ -47,7 +47,7 @@ async def test_nats(outbox: PostgresBackend, outbox_postgres: Database, nats_ser
     await stream.add_stream(name=name, subjects=[name])
     await relay(outbox, outbox_postgres, nats_server.url, name, tmp_path)
     subscription = await stream.subscribe(name, ordered_consumer=True)
-    numbers = [int((await subscription.next_msg(timeout=PATIENCE)).data) for _ in range(ROWS)]
+    numbers = [int((await subscription.next_msg(timeout=TIMEOUT)).data) for _ in range(ROWS)]
     await client.close()
     assert_complete(numbers)
 
@@ -68,7 +68,7 @@ async def test_kafka(
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             numbers = [int((await consumer.getone()).value) for _ in range(ROWS)]
     finally:
         await consumer.stop()
@@ -82,7 +82,7 @@ async def test_rabbitmq(
         channel = await connection.channel()
         queue = await channel.declare_queue(f"q{uuid4().hex}", durable=True)
         await relay(outbox, outbox_postgres, rabbitmq_server.url, queue.name, tmp_path)
-        received = [await queue.get(timeout=PATIENCE, no_ack=True) for _ in range(ROWS)]
+        received = [await queue.get(timeout=TIMEOUT, no_ack=True) for _ in range(ROWS)]
         await queue.delete()
     numbers = [int(message.body) for message in received if message]
     assert_complete(numbers)

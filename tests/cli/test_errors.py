@@ -20,7 +20,7 @@ INSTALL = "pip install 'faststream-outbox"
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """The program sets the logging of its process up, which is ours here."""
+    """Restore the logging of this process, which the program sets up."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -39,10 +39,10 @@ def refused_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 2
-        told = capsys.readouterr().err
-        assert "top-secret" not in told
-        assert told.startswith("Error: ")
-        return told.removeprefix("Error: ").strip()
+        shown = capsys.readouterr().err
+        assert "top-secret" not in shown
+        assert shown.startswith("Error: ")
+        return shown.removeprefix("Error: ").strip()
 
     return refused_here
 
@@ -74,7 +74,7 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
         ),
         (
             ("--to", "kafka://127.0.0.1:1", "--route", "a=no topic"),
-            "--route: 'no topic' is ",
+            "--route: 'no topic' cannot be a topic: ",
         ),
         (
             ("--to", "kafka://127.0.0.1:1?client=7", *ROUTE),
@@ -99,7 +99,7 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_what_makes_no_sense(arguments: tuple[str, ...], sentence: str, refused_here: Callable[..., str]) -> None:
+def test_a_wrong_option(arguments: tuple[str, ...], sentence: str, refused_here: Callable[..., str]) -> None:
     assert refused_here(*arguments).startswith(sentence)
 
 
@@ -113,7 +113,7 @@ def test_what_makes_no_sense(arguments: tuple[str, ...], sentence: str, refused_
         ("OUTBOX_ROUTES", "{", 'OUTBOX_ROUTES: this is not JSON; write {"queue": "destination"}.'),
     ],
 )
-def test_a_variable_that_makes_no_sense(
+def test_a_wrong_variable(
     variable: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch, refused_here: Callable[..., str]
 ) -> None:
     monkeypatch.setenv("OUTBOX_TO", "redis://127.0.0.1:1")
@@ -135,8 +135,8 @@ def test_the_source_that_won_is_named(
 
 
 def test_an_argument_is_shown_without_its_password(refused_here: Callable[..., str]) -> None:
-    told = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
-    assert told.startswith("'postgresql://relay:***@h/d' is not an option; ")
+    shown = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
+    assert shown.startswith("'postgresql://relay:***@h/d' is not an option; ")
 
 
 def test_a_sentence_of_the_process() -> None:
@@ -159,19 +159,19 @@ def test_no_database() -> None:
         ("dsn = ", ": this file is not TOML:"),
     ],
 )
-def test_a_file_that_makes_no_sense(text: str, sentence: str, tmp_path: Path, refused_here: Callable[..., str]) -> None:
+def test_a_wrong_file(text: str, sentence: str, tmp_path: Path, refused_here: Callable[..., str]) -> None:
     file = tmp_path / "relay.toml"
     file.write_text(text)
-    told = refused_here(*TO, *ROUTE, "--config", str(file))
-    assert told.startswith(str(file))
-    assert sentence in told
+    shown = refused_here(*TO, *ROUTE, "--config", str(file))
+    assert shown.startswith(str(file))
+    assert sentence in shown
 
 
 def test_an_unknown_key_of_the_security(tmp_path: Path, refused_here: Callable[..., str]) -> None:
     file = tmp_path / "relay.toml"
     file.write_text("[to]\nurl = 'kafka://h:1'\nsecurity = {user = 'relay'}")
-    told = refused_here(*ROUTE, "--config", str(file))
-    assert told == f"{file}: to.security.user: this key is unknown; did you mean 'username'?"
+    shown = refused_here(*ROUTE, "--config", str(file))
+    assert shown == f"{file}: to.security.user: this key is unknown; did you mean 'username'?"
 
 
 @pytest.mark.parametrize(
@@ -188,17 +188,17 @@ def test_a_missing_extra(missing: str, to: str, sentence: str) -> None:
 
 
 def test_no_view_without_rich() -> None:
-    told = refused(*TO, *ROUTE, "--progress", code=1, command=without("rich"))
-    assert told == "The live view needs rich: pip install 'faststream-outbox[cli]', or give --no-progress."
+    shown = refused(*TO, *ROUTE, "--progress", code=1, command=without("rich"))
+    assert shown == "The live view needs rich: pip install 'faststream-outbox[cli]', or give --no-progress."
 
 
 def test_missing_drivers() -> None:
-    told = refused(*TO, *ROUTE, code=1, command=without("asyncpg", "psycopg"))
+    shown = refused(*TO, *ROUTE, code=1, command=without("asyncpg", "psycopg"))
     assert (
-        told == "Postgres needs asyncpg or psycopg, which is not installed: pip install 'faststream-outbox[asyncpg]'."
+        shown == "Postgres needs asyncpg or psycopg, which is not installed: pip install 'faststream-outbox[asyncpg]'."
     )
-    told = refused(*TO, *ROUTE, code=1, command=without("psycopg"), dsn="postgresql+psycopg://h/d")
-    assert told == f"Postgres needs psycopg, which is not installed: {INSTALL}[psycopg]'."
+    shown = refused(*TO, *ROUTE, code=1, command=without("psycopg"), dsn="postgresql+psycopg://h/d")
+    assert shown == f"Postgres needs psycopg, which is not installed: {INSTALL}[psycopg]'."
 
 
 def without(*modules: str) -> tuple[str, ...]:
@@ -212,9 +212,9 @@ def test_no_server_answers() -> None:
 
 
 async def test_a_missing_table(outbox_postgres: Database) -> None:
-    told = refused(*TO, *ROUTE, code=1, dsn=outbox_postgres.dsn)
-    assert told.startswith('The outbox "outbox" is not in the database: create it by a migration')
-    assert password_of(outbox_postgres) not in told
+    shown = refused(*TO, *ROUTE, code=1, dsn=outbox_postgres.dsn)
+    assert shown.startswith('The outbox "outbox" is not in the database: create it by a migration')
+    assert password_of(outbox_postgres) not in shown
 
 
 @pytest.mark.usefixtures("outbox")

@@ -1,24 +1,28 @@
-"""What probes are told of a relay."""
+"""The answers of the health endpoint."""
 
 import socket
 
 import httpx
 
 from tests.cli.programs import password_of, relaying, run
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import publish
 from tests.proxy import proxying
 from tests.servers.process import ask
+from tests.waiting import until
 
 
-async def test_a_broker_that_is_down_and_comes_back(world: World) -> None:
-    with world.relaying() as program:
-        assert await program.until("/health/ready", 200) == {"ready": True}
-        await world.redis.stop()
-        # Nothing is sent yet, and still it is seen.
-        assert await program.until("/health/ready", 503) == {"ready": False, "reason": "the broker does not answer"}
-        await publish(world.outbox, range(20))
-        line = await program.heard("relay_paused")
+async def test_a_broker_that_is_down_and_comes_back(setup: RelaySetup) -> None:
+    with setup.relaying() as program:
+        assert await program.wait_for_answer("/health/ready", 200) == {"ready": True}
+        await setup.redis.stop()
+        # The outage is reported before any message is sent.
+        assert await program.wait_for_answer("/health/ready", 503) == {
+            "ready": False,
+            "reason": "the broker does not answer",
+        }
+        await publish(setup.outbox, range(20))
+        line = await program.wait_for_line("relay_paused")
         assert (line["level"], line["subscriber"], line["queue"]) == ("WARNING", "relay", "orders")
         assert "Traceback" in line["exception"] or "OutageError" in line["exception"]
         _, answer = await program.get("/health/ready")
@@ -28,59 +32,61 @@ async def test_a_broker_that_is_down_and_comes_back(world: World) -> None:
         assert (status["state"], status["relayed"]) == ("paused", 0)
         assert status["reason"]
         assert await program.get("/health/live") == (200, {"live": True})
-        await world.redis.start()
-        assert sorted(await world.stream.numbers(20)) == list(range(20))
-        assert await program.until("/health/ready", 200) == {"ready": True}
-        assert await program.stop() == 0, program.said
+        await setup.redis.start()
+        assert sorted(await setup.stream.numbers(20)) == list(range(20))
+        assert await program.wait_for_answer("/health/ready", 200) == {"ready": True}
+        assert await program.stop() == 0, program.output
 
 
-async def test_a_broker_that_is_down_at_the_start(world: World) -> None:
-    await publish(world.outbox, range(20))
-    await world.redis.stop()
-    with world.relaying() as program:
-        await program.heard("relay_paused")
-        assert await program.until("/health/live", 200) == {"live": True}
-        await program.until("/health/ready", 503)
-        await world.redis.start()
-        assert sorted(await world.stream.numbers(20)) == list(range(20))
-        await program.until("/health/ready", 200)
+async def test_a_broker_that_is_down_at_the_start(setup: RelaySetup) -> None:
+    await publish(setup.outbox, range(20))
+    await setup.redis.stop()
+    with setup.relaying() as program:
+        await program.wait_for_line("relay_paused")
+        assert await program.wait_for_answer("/health/live", 200) == {"live": True}
+        await program.wait_for_answer("/health/ready", 503)
+        await setup.redis.start()
+        assert sorted(await setup.stream.numbers(20)) == list(range(20))
+        await program.wait_for_answer("/health/ready", 200)
 
 
-async def test_a_database_that_falls_silent(world: World) -> None:
-    async with proxying(world.database.dsn) as proxy:
-        options = (*world.route, "--dsn", proxy.url(world.database.dsn))
-        with relaying(*options, folder=world.folder) as program:
-            await program.until("/health/ready", 200)
+async def test_a_database_that_falls_silent(setup: RelaySetup) -> None:
+    async with proxying(setup.database.dsn) as proxy:
+        options = (*setup.route, "--dsn", proxy.url(setup.database.dsn))
+        with relaying(*options, folder=setup.folder) as program:
+            await program.wait_for_answer("/health/ready", 200)
             proxy.freeze()
-            answer = await program.until("/health/ready", 503)
+            answer = await program.wait_for_answer("/health/ready", 503)
             assert answer == {"ready": False, "reason": "the database does not answer"}
             assert await program.get("/health/live") == (200, {"live": True})
             proxy.thaw()
-            await program.until("/health/ready", 200)
-            await publish(world.outbox, range(20))
-            assert sorted(await world.stream.numbers(20)) == list(range(20))
+            await program.wait_for_answer("/health/ready", 200)
+            await publish(setup.outbox, range(20))
+            assert sorted(await setup.stream.numbers(20)) == list(range(20))
 
 
-async def test_the_status_tells_the_figures(world: World) -> None:
-    await publish(world.outbox, range(20))
-    await publish(world.outbox, range(7), queue="others")
-    with world.relaying("--route", "empty=nowhere") as program:
-        await world.stream.numbers(20)
-        status = await program.until("/status", 200)
-        while status["counted_seconds_ago"] is None or status["relayed"] < 20:
-            _, status = await program.get("/status")
+async def test_the_status_has_the_figures(setup: RelaySetup) -> None:
+    await publish(setup.outbox, range(20))
+    await publish(setup.outbox, range(7), queue="others")
+    with setup.relaying("--route", "empty=nowhere") as program:
+        await setup.stream.numbers(20)
+        await program.wait_for_answer("/status", 200)
+        _, status = await until(
+            lambda: program.get("/status"),
+            lambda answer: answer[1]["counted_seconds_ago"] is not None and answer[1]["relayed"] == 20,
+        )
         assert status["state"] == "running"
-        assert status["to"] == world.redis.url
+        assert status["to"] == setup.redis.url
         assert status["queues"].keys() == {"orders", "empty"}
         assert status["queues"]["orders"]["relayed"] == 20
         assert status["queues"]["empty"]["ready"] == 0
         assert await program.get("/nothing") == (404, {"error": "The paths are /health/live, /health/ready, /status."})
-        assert password_of(world.database) not in str(status)
+        assert password_of(setup.database) not in str(status)
 
 
-async def test_who_is_no_probe_is_turned_away(world: World) -> None:
-    with world.relaying() as program:
-        await program.until("/health/live", 200)
+async def test_other_requests_are_refused(setup: RelaySetup) -> None:
+    with setup.relaying() as program:
+        await program.wait_for_answer("/health/live", 200)
         assert (await ask(program.health, b"POST /status HTTP/1.1\r\n\r\n", lines=1) or b"").split()[1] == b"405"
         assert (await ask(program.health, b"EHLO\r\n\r\n", lines=1) or b"").split()[1] == b"400"
         assert await ask(program.health, b"GET /" + b"a" * 100_000, lines=1) in (b"", None)

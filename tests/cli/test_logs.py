@@ -1,4 +1,4 @@
-"""What the program logs where nobody watches."""
+"""The log of the program outside a terminal."""
 
 import json
 import logging
@@ -7,37 +7,39 @@ import pytest
 
 from faststream_outbox.cli import errors
 from faststream_outbox.cli.logs import JsonFormatter, RepeatFilter, TextFormatter
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import publish
+from tests.waiting import until
 
 
-async def test_progress_is_told_when_something_happened(world: World) -> None:
-    with world.relaying("--progress-interval", "0.05") as program:
-        await program.until("/health/ready", 200)
-        await publish(world.outbox, range(30))
-        await world.stream.numbers(30)
-        line = await program.heard("relay_progress")
-        while line["relayed"] < 30:
-            line = program.lines("relay_progress")[-1]
+async def test_progress_is_logged_when_something_happened(setup: RelaySetup) -> None:
+    with setup.relaying("--progress-interval", "0.05") as program:
+        await program.wait_for_answer("/health/ready", 200)
+        await publish(setup.outbox, range(30))
+        await setup.stream.numbers(30)
+        lines = await until(
+            lambda: program.lines("relay_progress"), lambda found: bool(found) and found[-1]["relayed"] == 30
+        )
+        line = lines[-1]
         assert (line["level"], line["state"]) == ("INFO", "running")
         assert line["queues"]["orders"]["relayed"] == 30
-        assert await program.stop() == 0, program.said
-        told = [(each["relayed"], each.get("lag_seconds")) for each in program.lines("relay_progress")]
-        # Never the same twice, and nothing before anything had happened.
-        assert len(told) == len(set(told) - {(0, None)})
+        assert await program.stop() == 0, program.output
+        logged = [(each["relayed"], each.get("lag_seconds")) for each in program.lines("relay_progress")]
+        # No line twice, and no line before something had happened.
+        assert len(logged) == len(set(logged) - {(0, None)})
 
 
-async def test_a_refused_message_is_told_with_its_row(world: World) -> None:
-    await world.stream.spoil()
-    await publish(world.outbox, [7])
-    [row] = await world.outbox.rows()
-    with world.relaying("--dlq-table", "outbox_dlq") as program:
-        line = await program.heard("dead_lettered")
+async def test_a_refused_message_is_logged_with_its_row(setup: RelaySetup) -> None:
+    await setup.stream.replace_by_text()
+    await publish(setup.outbox, [7])
+    [row] = await setup.outbox.rows()
+    with setup.relaying("--dlq-table", "outbox_dlq") as program:
+        line = await program.wait_for_line("dead_lettered")
         assert (line["row_id"], line["queue"], line["reason"], line["kept"]) == (row.id, "orders", "rejected", True)
         _, status = await program.get("/status")
         assert (status["relayed"], status["refused"]) == (0, 1)
-        assert await program.stop() == 0, program.said
-    [letter] = await world.outbox.dead_letters()
+        assert await program.stop() == 0, program.output
+    [letter] = await setup.outbox.dead_letters()
     assert (letter.original_id, letter.payload) == (row.id, b"7")
 
 
@@ -45,16 +47,16 @@ def test_libraries_do_not_repeat_themselves() -> None:
     now = 0.0
     repeats = RepeatFilter(lambda: now)
 
-    def said(name: str, message: str) -> bool:
+    def passes(name: str, message: str) -> bool:
         return repeats.filter(logging.makeLogRecord({"name": name, "msg": message}))
 
-    assert said("aiokafka", "Unable connect to node with id 1")
-    assert not said("aiokafka", "Unable connect to node with id 2")
-    assert said("aiokafka", "Unable to update metadata from [1]")
-    assert said("other", "Unable connect to node with id 1")
-    assert [said("faststream_outbox.relay", "The broker is down") for _ in range(2)] == [True, True]
+    assert passes("aiokafka", "Unable connect to node with id 1")
+    assert not passes("aiokafka", "Unable connect to node with id 2")
+    assert passes("aiokafka", "Unable to update metadata from [1]")
+    assert passes("other", "Unable connect to node with id 1")
+    assert [passes("faststream_outbox.relay", "The broker is down") for _ in range(2)] == [True, True]
     now = 61.0
-    assert said("aiokafka", "Unable connect to node with id 1")
+    assert passes("aiokafka", "Unable connect to node with id 1")
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def record() -> logging.LogRecord:
     return logging.getLogger("x").makeRecord("x", 30, "f", 1, message, ("top-secret",), failure, extra=extra)
 
 
-def test_json_has_what_is_known_and_no_password(record: logging.LogRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_all_fields_and_no_password(record: logging.LogRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "_secrets", {"top-secret"})
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["event"], line["row_id"]) == ("WARNING", "relay_paused", 5)
@@ -75,7 +77,7 @@ def test_json_has_what_is_known_and_no_password(record: logging.LogRecord, monke
     assert line["exception"].endswith("OSError: amqp://relay:***@host does not answer, nor does ***")
 
 
-def test_text_has_a_traceback_only_for_who_debugs(record: logging.LogRecord) -> None:
+def test_text_has_a_traceback_only_at_level_debug(record: logging.LogRecord) -> None:
     plain, debugging = TextFormatter(tracebacks=False), TextFormatter(tracebacks=True)
     assert plain.format(record).endswith(" WARNING amqp://relay:***@host/ with top-secret")
     assert "OSError" in debugging.format(record)

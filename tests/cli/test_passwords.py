@@ -1,4 +1,4 @@
-"""What is hidden of what is printed: all by which one gets into a server, wherever its URL has it."""
+"""Passwords and tokens are hidden, in every place where a URL can hold them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from faststream_outbox.cli.errors import hide
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "shown"),
     [
         ("amqp://relay:secret@host/vhost", "amqp://relay:***@host/vhost"),
         ("redis://:secret@host:6379/0", "redis://:***@host:6379/0"),
@@ -19,5 +19,5 @@ from faststream_outbox.cli.errors import hide
         ("kafka://host:9092?sasl_plain_password=secret", "kafka://host:9092?sasl_plain_password=***"),
     ],
 )
-def test_a_url_is_told_without_what_is_secret(url: str, told: str) -> None:
-    assert hide(f"Relaying orders to {url} now.") == f"Relaying orders to {told} now."
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    assert hide(f"Relaying orders to {url} now.") == f"Relaying orders to {shown} now."

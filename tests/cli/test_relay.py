@@ -6,35 +6,35 @@ import signal
 import pytest
 
 from tests.cli.programs import password_of, relaying
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import in_order, publish, publish_without_keys
 from tests.waiting import until_empty
 
 
-async def test_rows_arrive_in_the_order_of_their_keys(world: World) -> None:
-    await publish(world.outbox, range(300))
-    await publish_without_keys(world.outbox, range(300, 320))
-    database = ("--dsn", world.database.dsn, "--dlq-table", "outbox_dlq")
-    with relaying(*database, *world.route, folder=world.folder) as program:
-        numbers = await world.stream.numbers(320)
-        await until_empty(world.outbox)
-        assert await program.stop() == 0, program.said
+async def test_rows_arrive_in_the_order_of_their_keys(setup: RelaySetup) -> None:
+    await publish(setup.outbox, range(300))
+    await publish_without_keys(setup.outbox, range(300, 320))
+    database = ("--dsn", setup.database.dsn, "--dlq-table", "outbox_dlq")
+    with relaying(*database, *setup.route, folder=setup.folder) as program:
+        numbers = await setup.stream.numbers(320)
+        await until_empty(setup.outbox)
+        assert await program.stop() == 0, program.output
         assert [line["relayed"] for line in program.lines("relay_stopped")] == [320]
-        assert password_of(world.database) not in program.said
-        assert "no_dead_letters" not in program.said
+        assert password_of(setup.database) not in program.output
+        assert "no_dead_letters" not in program.output
     assert sorted(numbers) == list(range(320))
     assert in_order(number for number in numbers if number < 300)
 
 
-async def test_a_signal_drains(world: World) -> None:
+async def test_a_signal_drains(setup: RelaySetup) -> None:
     for start in range(0, 20_000, 5000):
-        await publish(world.outbox, range(start, start + 5000))
-    with world.relaying() as program:
-        await world.stream.numbers(1)
-        assert await program.stop(signal.SIGINT) == 0, program.said
-    left = await world.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
-    sent = [int(body) for body, _ in await world.stream.messages()]
-    # What was sent is gone, what was not is free for others; nothing is lost, and nothing comes twice.
+        await publish(setup.outbox, range(start, start + 5000))
+    with setup.relaying() as program:
+        await setup.stream.numbers(1)
+        assert await program.stop(signal.SIGINT) == 0, program.output
+    left = await setup.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
+    sent = [int(body) for body, _ in await setup.stream.messages()]
+    # Sent rows are deleted and other rows are released; nothing is lost, and nothing is sent twice.
     assert sorted([*sent, *(int(str(number)) for number, _ in left)]) == list(range(20_000))
     assert left
     assert {token for _, token in left} == {None}
@@ -42,22 +42,22 @@ async def test_a_signal_drains(world: World) -> None:
 
 
 @pytest.mark.parametrize("ordering", ["head-lease", "advisory-locks", "hash-shards"])
-async def test_two_processes_share_the_work(world: World, ordering: str) -> None:
+async def test_two_processes_share_the_work(setup: RelaySetup, ordering: str) -> None:
     with (
-        world.relaying("--ordering", ordering, name="one") as one,
-        world.relaying("--ordering", ordering, name="two") as two,
+        setup.relaying("--ordering", ordering, name="one") as one,
+        setup.relaying("--ordering", ordering, name="two") as two,
     ):
         published = 0
         shares = [0, 0]
         async with asyncio.timeout(120):
             while not all(shares):  # one may be slow to start
-                await publish(world.outbox, range(published, published + 200))
+                await publish(setup.outbox, range(published, published + 200))
                 published += 200
-                numbers = await world.stream.numbers(published)
-                await until_empty(world.outbox)
-                shares = [(await each.until("/status", 200))["relayed"] for each in (one, two)]
+                numbers = await setup.stream.numbers(published)
+                await until_empty(setup.outbox)
+                shares = [(await each.wait_for_answer("/status", 200))["relayed"] for each in (one, two)]
         assert sum(shares) == published
         for each in (one, two):
-            assert await each.stop() == 0, each.said
+            assert await each.stop() == 0, each.output
     assert sorted(numbers) == list(range(published))
     assert in_order(numbers)

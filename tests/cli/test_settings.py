@@ -13,13 +13,13 @@ from faststream_outbox.cli.program import make_relay
 from faststream_outbox.cli.settings import RelaySettings, Security, Target
 from faststream_outbox.storage.ordering import Ordering
 from tests.cli.programs import relaying
-from tests.cli.relay_setup import World
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import in_order, publish
 from tests.waiting import until_empty
 
 
-async def test_a_file_and_the_command_line(world: World) -> None:
-    file = world.folder / "relay.toml"
+async def test_a_file_and_the_command_line(setup: RelaySetup) -> None:
+    file = setup.folder / "relay.toml"
     file.write_text(
         f"""
         dsn = "env:SHOP_DATABASE"
@@ -31,27 +31,27 @@ async def test_a_file_and_the_command_line(world: World) -> None:
         log_level = "error"
 
         [to]
-        url = "{world.redis.url}"
+        url = "{setup.redis.url}"
         options = {{ health_check_interval = 10 }}
 
         [routes]
         orders = "not-this-one"
-        events = "header:where|{world.stream.name}"
+        events = "header:where|{setup.stream.name}"
         """
     )
-    await publish(world.outbox, range(50))
-    await publish(world.outbox, range(50, 60), queue="events", where=f"stream:{world.stream.name}")
-    await publish(world.outbox, range(60, 70), queue="events")
-    given = ("--config", str(file), "--route", f"orders={world.stream.name}", "--log-level", "info")
-    with relaying(*given, folder=world.folder, SHOP_DATABASE=world.database.dsn) as program:
-        numbers = await world.stream.numbers(70)
-        await until_empty(world.outbox)
-        assert await program.stop() == 0, program.said
-        # INFO is heard, so the command line came first.
+    await publish(setup.outbox, range(50))
+    await publish(setup.outbox, range(50, 60), queue="events", where=f"stream:{setup.stream.name}")
+    await publish(setup.outbox, range(60, 70), queue="events")
+    given = ("--config", str(file), "--route", f"orders={setup.stream.name}", "--log-level", "info")
+    with relaying(*given, folder=setup.folder, SHOP_DATABASE=setup.database.dsn) as program:
+        numbers = await setup.stream.numbers(70)
+        await until_empty(setup.outbox)
+        assert await program.stop() == 0, program.output
+        # INFO is logged, so the command line won over the file.
         assert program.lines("relay_stopped")
     assert sorted(numbers) == list(range(70))
     assert in_order(numbers[:50])
-    headers = [headers for _, headers in await world.stream.messages()]
+    headers = [headers for _, headers in await setup.stream.messages()]
     assert {each["outbox_source"] for each in headers} == {each["ce_source"] for each in headers} == {"shop"}
 
 
@@ -117,21 +117,21 @@ def test_secrets_are_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_servers_and_options_of_kafka() -> None:
     broker = make_broker(Target(url="kafka://a:1,b:2?client_id=relay&linger_ms=5"), LOGGER)
-    told = broker._connection_kwargs
-    assert told["bootstrap_servers"] == ["a:1", "b:2"]
-    assert (told["client_id"], told["linger_ms"], told["enable_idempotence"]) == ("relay", 5, True)
+    arguments = broker._connection_kwargs
+    assert arguments["bootstrap_servers"] == ["a:1", "b:2"]
+    assert (arguments["client_id"], arguments["linger_ms"], arguments["enable_idempotence"]) == ("relay", 5, True)
 
 
 def test_the_security_of_kafka() -> None:
     security = Security(mechanism="scram-sha-256", username="relay", password="top-secret", tls=True)  # noqa: S106 - of nothing
-    told = make_broker(Target(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
-    assert (told["security_protocol"], told["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
-    assert (told["sasl_plain_username"], told["sasl_plain_password"]) == ("relay", "top-secret")
-    told = make_broker(
+    arguments = make_broker(Target(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
+    assert (arguments["security_protocol"], arguments["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("relay", "top-secret")
+    arguments = make_broker(
         Target(url="kafka+confluent://a:1", security=security.model_copy(update={"ca_file": "/ca.pem"})), LOGGER
     ).config.broker_config.connection_config.producer_config
-    assert (told["security.protocol"], told["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-256")
-    assert (told["ssl.ca.location"], told["enable.idempotence"]) == ("/ca.pem", True)
+    assert (arguments["security.protocol"], arguments["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-256")
+    assert (arguments["ssl.ca.location"], arguments["enable.idempotence"]) == ("/ca.pem", True)
 
 
 def test_a_mechanism_that_a_client_does_not_know() -> None:
@@ -176,7 +176,7 @@ def test_the_relay() -> None:
     relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
     assert outbox.config.broker_config.graceful_timeout == 3
     assert relay._source == "shop"
-    assert relay._cloudevents
+    assert relay._cloudevents is True
     assert (relay._options.on_dead, relay._options.lease_ttl_seconds) == ("park", 7)
 
 

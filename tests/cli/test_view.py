@@ -1,4 +1,4 @@
-"""What is seen in a terminal."""
+"""The live view in a terminal."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,10 @@ import subprocess
 import termios
 from collections.abc import AsyncIterator
 
-from tests.cli.programs import COMMAND, PATIENCE, environment, password_of
-from tests.cli.relay_setup import World
+from tests.cli.programs import COMMAND, TIMEOUT, environment, password_of
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import publish
+from tests.waiting import until
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -38,15 +39,13 @@ class Terminal:
     def text(self) -> str:
         return CONTROL.sub("", self.raw)
 
-    async def shows(self, pattern: str) -> None:
-        """Wait until something is on the screen that was not before."""
+    async def wait_for(self, pattern: str) -> None:
+        """Wait for a text on the screen that was not there before."""
         seen = len(self.text)
         try:
-            async with asyncio.timeout(PATIENCE):
-                while not re.search(pattern, self.text[seen:]):
-                    await asyncio.sleep(0.05)
+            await until(lambda: re.search(pattern, self.text[seen:]), seconds=TIMEOUT)
         except TimeoutError:
-            raise AssertionError(f"{pattern} is not to be seen: {self.text[-3000:]}") from None
+            raise AssertionError(f"{pattern} is not on the screen: {self.text[-3000:]}") from None
 
 
 @contextlib.asynccontextmanager
@@ -67,31 +66,31 @@ async def terminal(*arguments: str, **variables: str) -> AsyncIterator[Terminal]
         yield screen
     finally:
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
         asyncio.get_running_loop().remove_reader(ours)
         os.close(ours)
 
 
-async def test_the_figures_are_seen(world: World) -> None:
-    async with terminal(*world.route, "--route", "refunds=elsewhere", OUTBOX_DSN=world.database.dsn) as screen:
-        await screen.shows(r"running\s+to redis://127.0.0.1:\d+ +0 relayed +0 rows/s +lag none")
-        await publish(world.outbox, range(300))
+async def test_the_view_shows_the_figures(setup: RelaySetup) -> None:
+    async with terminal(*setup.route, "--route", "refunds=elsewhere", OUTBOX_DSN=setup.database.dsn) as screen:
+        await screen.wait_for(r"running\s+to redis://127.0.0.1:\d+ +0 relayed +0 rows/s +lag none")
+        await publish(setup.outbox, range(300))
         # relayed, per second, ready, lag, in flight, blocked keys, parked keys, dead
-        await screen.shows(r"orders +300 +\d+ +0 +none +0 +0 +0 +0")
-        await world.redis.stop()
-        await publish(world.outbox, range(300, 320))
-        await screen.shows(r"paused: the broker is down: \w+")
-        # What was claimed is kept for when it is back, and what comes now waits in the table.
-        await publish(world.outbox, range(20), queue="refunds")
-        await screen.shows(r"orders +300 +\d+ +0 +\d+\.\d s +[1-9]")
-        await screen.shows(r"refunds +0 +\d+ +[1-9]\d* +\d+\.\d s +0")
-        # The log goes by above.
-        assert "The broker is down, so nothing is claimed until it is back" in screen.text
-        await world.redis.start()
-        await screen.shows(r"orders +320 +\d+ +0 +none")
-        await screen.shows(r"refunds +20 +\d+ +0 +none")
+        await screen.wait_for(r"orders +300 +\d+ +0 +none +0 +0 +0 +0")
+        await setup.redis.stop()
+        await publish(setup.outbox, range(300, 320))
+        await screen.wait_for(r"paused: the broker is down: \w+")
+        # The relay keeps the rows that it has claimed; rows that are published now wait in the table.
+        await publish(setup.outbox, range(20), queue="refunds")
+        await screen.wait_for(r"orders +300 +\d+ +0 +\d+\.\d s +[1-9]")
+        await screen.wait_for(r"refunds +0 +\d+ +[1-9]\d* +\d+\.\d s +0")
+        # The log scrolls above the table.
+        assert "The broker is down; no rows are claimed until it answers again" in screen.text
+        await setup.redis.start()
+        await screen.wait_for(r"orders +320 +\d+ +0 +none")
+        await screen.wait_for(r"refunds +20 +\d+ +0 +none")
         screen.process.send_signal(signal.SIGINT)
-        await screen.shows(r"340 rows were relayed")
-        assert await asyncio.to_thread(screen.process.wait, PATIENCE) == 0, screen.text
+        await screen.wait_for(r"340 rows were relayed")
+        assert await asyncio.to_thread(screen.process.wait, TIMEOUT) == 0, screen.text
         assert screen.raw.endswith("\x1b[?25h") or screen.raw.rfind("\x1b[?25h") > screen.raw.rfind("\x1b[?25l")
-        assert password_of(world.database) not in screen.text
+        assert password_of(setup.database) not in screen.text

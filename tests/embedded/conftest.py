@@ -1,5 +1,6 @@
 """Fixtures for the tests of the embedded server."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -8,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from faststream_outbox.embedded import EmbeddedPostgres
 from faststream_outbox.embedded.directories import memory_parent
+from tests.waiting import until
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -81,13 +82,10 @@ def fetch() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """A function that waits, at most 60 seconds, until a condition is true."""
+    """`until` for tests without an event loop."""
 
     def wait(is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not is_true():
-            assert time.monotonic() < deadline, "the condition did not become true within 60 seconds"
-            time.sleep(0.01)
+        asyncio.run(until(is_true))
 
     return wait
 

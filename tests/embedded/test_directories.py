@@ -49,7 +49,7 @@ def test_directory_of_another_version_is_refused(used_data_dir: Path) -> None:
 
 
 def test_directory_in_use_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "_LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(directories, "_LOCK_TIMEOUT", 0.1)
     with EmbeddedPostgres(data_dir=data_dir, fast=True) as first:
         with pytest.raises(DataDirError, match="in use by another running server"):
             EmbeddedPostgres(data_dir=data_dir, fast=True).start()

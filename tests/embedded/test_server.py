@@ -16,9 +16,9 @@ import pytest
 
 from faststream_outbox.embedded import EmbeddedPostgres, EmbeddedPostgresError, PortTakenError, ServerStartError
 from faststream_outbox.embedded import server as server_module
+from tests.waiting import until
 
 Fetch = Callable[..., Any]
-WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 def is_empty(directory: Path) -> bool:
@@ -81,7 +81,7 @@ async def test_stop_and_crash_keep_address_and_data(open_dir: Path, fetch: Fetch
         assert await fetch(dsn, "SELECT count(*) FROM kept") == 2
 
 
-async def test_starts_again_after_its_process_was_killed(open_dir: Path, fetch: Fetch, wait_until: WaitUntil) -> None:
+async def test_starts_again_after_its_process_was_killed(open_dir: Path, fetch: Fetch) -> None:
     with EmbeddedPostgres(temp_dir=open_dir) as server:
         connection = await asyncpg.connect(server.dsn)
         backend = await connection.fetchval("SELECT pg_backend_pid()")
@@ -89,9 +89,9 @@ async def test_starts_again_after_its_process_was_killed(open_dir: Path, fetch: 
         # A backend that has not yet noticed the death of its parent holds the old memory.
         os.kill(backend, signal.SIGSTOP)
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: server.pid is None)
+        await until(lambda: server.pid is None)
         starting = asyncio.create_task(asyncio.to_thread(server.start))
-        await asyncio.to_thread(wait_until, lambda: "pre-existing shared memory block" in server.log_tail())
+        await until(lambda: "pre-existing shared memory block" in server.log_tail())
         os.kill(backend, signal.SIGCONT)
         await starting
         assert await fetch(server.dsn, "SELECT 1") == 1
@@ -118,10 +118,10 @@ async def test_start_twice_is_one_server(server: EmbeddedPostgres) -> None:
     assert server.pid == pid
 
 
-async def test_cancelled_start_leaves_nothing_behind(open_dir: Path, wait_until: WaitUntil) -> None:
+async def test_cancelled_start_leaves_nothing_behind(open_dir: Path) -> None:
     server = EmbeddedPostgres(temp_dir=open_dir, fast=True)
     starting = asyncio.create_task(server.__aenter__())
-    await asyncio.to_thread(wait_until, lambda: any(open_dir.glob("*/data")))
+    await until(lambda: any(open_dir.glob("*/data")))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from faststream_outbox.embedded import DataDirError, EmbeddedPostgres
+from tests.waiting import until
 
 Fetch = Callable[..., Any]
 StartPython = Callable[..., subprocess.Popen[str]]
@@ -182,12 +183,12 @@ def test_forked_child_neither_stops_the_server_nor_keeps_it_alive(
 
 
 async def test_data_directory_of_an_owner_killed_during_initdb_can_still_be_used(
-    start_python: StartPython, open_dir: Path, fetch: Fetch, wait_until: WaitUntil
+    start_python: StartPython, open_dir: Path, fetch: Fetch
 ) -> None:
     for attempt in range(3):
         data_dir = open_dir / f"data {attempt}"
         process = start_python("-c", OWNER.replace("temp_dir=", "data_dir="), str(data_dir))
-        wait_until((data_dir / "base").exists)
+        await until((data_dir / "base").exists)
         process.kill()
         try:
             with EmbeddedPostgres(data_dir=data_dir, fast=True) as server:

@@ -10,8 +10,8 @@ from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.key_claims import LOOK_EVERY, KeyClaims
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
 from faststream_outbox.engine.claim.suspects import Suspects
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.ledger import Ledger
-from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
 
 
@@ -39,16 +39,16 @@ class Claimer(Loop):
     failure_event = "claim_failed"
     task = "Claiming rows"
 
-    def __init__(self, shared: Shared, demand: Demand, keys: KeyClaims) -> None:
-        super().__init__(shared.monitor)
-        self._ledger = shared.ledger
+    def __init__(self, context: EngineContext, demand: Demand, keys: KeyClaims) -> None:
+        super().__init__(context.monitor)
+        self._ledger = context.ledger
         self._demand = demand
         self._keys = keys
-        self._rows_per_claim = shared.options.rows_per_claim
-        self._idle_wait = IdleWait(shared.options)
-        self._claims = LedgerClaims(shared, keys)
+        self._rows_per_claim = context.options.rows_per_claim
+        self._idle_wait = IdleWait(context.options)
+        self._claims = LedgerClaims(context, keys)
         self._suspects = Suspects(
-            *(shared, self._claims, self._idle_wait, self._wait_for_handlers), wait_to_be_alone=not demand.for_callers
+            *(context, self._claims, self._idle_wait, self._wait_for_handlers), wait_to_be_alone=not demand.for_callers
         )
         self._claimed_at = -math.inf
         self._resumed_at = -math.inf

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final
 
-from faststream_outbox.engine.shared import Shared
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.runtime.loop import Loop
 
 # Two renewals in a row may fail before a lease is lost.
@@ -17,11 +17,11 @@ class LeaseRenewer(Loop):
     failure_event = "renew_failed"
     task = "Renewing leases"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared.monitor)
-        self._lane = shared.claim_lane
-        self._ledger = shared.ledger
-        self._lease_seconds = shared.options.lease_ttl_seconds
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__(context.monitor)
+        self._lane = context.claim_lane
+        self._ledger = context.ledger
+        self._lease_seconds = context.options.lease_ttl_seconds
 
     async def step(self) -> None:
         """Wait for a third of a lease, then renew."""
@@ -29,7 +29,7 @@ class LeaseRenewer(Loop):
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew all leases in hand; a lost one keeps its old end, after which its row is not started."""
+        """Renew all leases in hand. A lease that was lost is not extended, and its row is not started after its end."""
         leases = self._ledger.leases()
         if not leases:
             return

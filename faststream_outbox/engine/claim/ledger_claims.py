@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
-from faststream_outbox.engine.shared import Shared
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
 from faststream_outbox.storage.ordering import RunClaim
 
@@ -18,13 +18,13 @@ class LedgerClaims:
     Only this process knows which rows it leased, so rows are added even if the claimer is stopped during the claim.
     """
 
-    def __init__(self, shared: Shared, keys: KeyClaims) -> None:
-        self._lane = shared.claim_lane
-        self._ledger = shared.ledger
-        self._row_events = shared.row_events
+    def __init__(self, context: EngineContext, keys: KeyClaims) -> None:
+        self._lane = context.claim_lane
+        self._ledger = context.ledger
+        self._row_events = context.row_events
         self._keys = keys
-        self._lease_seconds = shared.options.lease_ttl_seconds
-        self.cursor = ClaimCursor(shared.queues)
+        self._lease_seconds = context.options.lease_ttl_seconds
+        self.cursor = ClaimCursor(context.queues)
 
     async def claim_rows(self, limit: int) -> Claim:
         """Claim rows without a key and admit them."""

@@ -9,8 +9,8 @@ from faststream_outbox.engine.ledger import Ledger
 _AHEAD: Final = 0.5
 # Rows of one key that take this many seconds are settled together; after a crash all of them are handled again.
 LONGEST_RUN: Final = 0.1
-# Claim at most this many ahead, or as many as can run at once, until one handler has ended: its duration and the size
-# of messages are unknown.
+# Until the first handler has ended, its duration is unknown: claim this many rows ahead, or as many as can run at once
+# if that is more.
 _AT_FIRST: Final = 200
 # The weight of one row's duration in the moving average.
 _WEIGHT: Final = 0.2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
-from faststream_outbox.engine.shared import Shared
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage.ordering import HashShards, OwnShards, Shard, ShardHolder
@@ -27,10 +27,10 @@ class ShardKeeper(Loop):
     failure_event = "shards_failed"
     task = "Sharing the shards"
 
-    def __init__(self, shared: Shared, own: OwnShards, wake: Callable[[], None]) -> None:
-        super().__init__(shared.monitor)
-        self._lane = shared.claim_lane
-        self._queues = shared.queues
+    def __init__(self, context: EngineContext, own: OwnShards, wake: Callable[[], None]) -> None:
+        super().__init__(context.monitor)
+        self._lane = context.claim_lane
+        self._queues = context.queues
         self._own = own
         self._wake = wake
         self._shared_at = time.monotonic()

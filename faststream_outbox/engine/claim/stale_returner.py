@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import CallerDemand
-from faststream_outbox.engine.shared import Shared
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.runtime.loop import Loop
 
 # Several times the half second of work that is claimed ahead: a row waits longer only behind a slow handler.
@@ -18,19 +18,19 @@ class _Returner(Loop):
     failure_event = "release_failed"
     task = "Giving rows back"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared.monitor)
-        self._shared = shared
-        self._ledger = shared.ledger
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__(context.monitor)
+        self._context = shared
+        self._ledger = context.ledger
 
 
 class StaleReturner(_Returner):
     """Looks twice a second for rows that have waited too long; if there are some, calls `too_slow` with that time."""
 
-    def __init__(self, shared: Shared, too_slow: Callable[[float], None]) -> None:
-        super().__init__(shared)
+    def __init__(self, context: EngineContext, too_slow: Callable[[float], None]) -> None:
+        super().__init__(context)
         self._too_slow = too_slow
-        self._longest_wait = _LONGEST_WAIT + shared.options.max_wait_ms / 1000
+        self._longest_wait = _LONGEST_WAIT + context.options.max_wait_ms / 1000
 
     async def step(self) -> None:
         """Wait a little, and give back the rows that have waited too long."""
@@ -38,14 +38,14 @@ class StaleReturner(_Returner):
         stale = self._ledger.take_claimed_before(time.monotonic() - self._longest_wait)
         if stale:
             self._too_slow(_LONGEST_WAIT)
-            await self._shared.give_back(stale)
+            await self._context.give_back(stale)
 
 
 class UnwantedReturner(_Returner):
     """Gives back the rows of callers that stopped waiting while their row was being claimed."""
 
-    def __init__(self, shared: Shared, demand: CallerDemand) -> None:
-        super().__init__(shared)
+    def __init__(self, context: EngineContext, demand: CallerDemand) -> None:
+        super().__init__(context)
         self._demand = demand
         self._giving_back = asyncio.Lock()
 
@@ -55,7 +55,7 @@ class UnwantedReturner(_Returner):
             await self._ledger.wait_for_arrivals(None)
         async with self._giving_back:
             unwanted = self._ledger.take_waiting(max(0, self._unwanted))
-            await self._shared.give_back(self._ledger.remove(held.lease for held in unwanted))
+            await self._context.give_back(self._ledger.remove(held.lease for held in unwanted))
 
     async def stop(self) -> None:
         """Stop when no rows are being given back: a release that is cancelled would leave them leased."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
-from faststream_outbox.engine.shared import Shared
+from faststream_outbox.engine.context import EngineContext
 
 # While a suspect runs, nothing else does: suspects get at most half of the time, in slices of this length.
 _SLICE: Final = 0.5
@@ -27,22 +27,22 @@ class Suspects:
 
     def __init__(
         self,
-        shared: Shared,
+        context: EngineContext,
         claims: LedgerClaims,
         idle_wait: IdleWait,
         wait_for_handlers: WaitForHandlers,
         *,
         wait_to_be_alone: bool,
     ) -> None:
-        self._shared = shared
+        self._context = shared
         self._claims = claims
-        self._ledger = shared.ledger
+        self._ledger = context.ledger
         self._idle_wait = idle_wait
         self._wait_for_handlers = wait_for_handlers
         self._wait_to_be_alone = wait_to_be_alone
         # A tenth of a lease: the delay is small against the lease that had to run out before.
-        longest_pause = max(0.5, shared.options.lease_ttl_seconds / 10)
-        self._longest_pause = min(shared.options.max_fetch_interval, longest_pause)
+        longest_pause = max(0.5, context.options.lease_ttl_seconds / 10)
+        self._longest_pause = min(context.options.max_fetch_interval, longest_pause)
         self._due_at = 0.0
         self._may_be_left = True
         self._wait_limit = _SLICE
@@ -103,7 +103,7 @@ class Suspects:
 
     async def _postpone(self) -> None:
         """Give back the suspect, because a slow handler runs; fresh rows must not wait for that handler."""
-        await self._shared.give_back(self._ledger.take_added(), announce=False)
+        await self._context.give_back(self._ledger.take_added(), announce=False)
         self._due_at = time.monotonic() + self._wait_limit
         self._wait_limit = min(2 * self._wait_limit, _LONGEST_WAIT)
         self._may_be_left = False

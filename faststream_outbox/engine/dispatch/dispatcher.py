@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.settle.settler import Settler
-from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.outcomes import blocks_its_key, give_up
@@ -36,7 +36,7 @@ class Worker(Loop):
 
     def __init__(
         self,
-        shared: Shared,
+        context: EngineContext,
         prefetch: Prefetch,
         batcher: Batcher,
         handle: Handle,
@@ -44,10 +44,10 @@ class Worker(Loop):
         *,
         interruptible: bool,
     ) -> None:
-        super().__init__(shared.monitor)
-        self._ledger = shared.ledger
-        self._row_events = shared.row_events
-        self._on_dead = shared.options.on_dead
+        super().__init__(context.monitor)
+        self._ledger = context.ledger
+        self._row_events = context.row_events
+        self._on_dead = context.options.on_dead
         self._prefetch = prefetch
         self._batcher = batcher
         self._handle = handle

@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
+from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.engine.settle.settle_retries import SettleRetries
-from faststream_outbox.engine.shared import Shared
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import describe, phase_of
 from faststream_outbox.storage import (
@@ -40,14 +40,14 @@ class Settler(Loop):
     failure_event = "settle_failed"
     task = "Settling rows"
 
-    def __init__(self, shared: Shared, expect: Callable[[float], None]) -> None:
-        super().__init__(shared.monitor)
-        self._lane = shared.settle_lane
-        self._ledger = shared.ledger
-        self._row_events = shared.row_events
-        self._announce = shared.announce
+    def __init__(self, context: EngineContext, expect: Callable[[float], None]) -> None:
+        super().__init__(context.monitor)
+        self._lane = context.settle_lane
+        self._ledger = context.ledger
+        self._row_events = context.row_events
+        self._announce = context.announce
         self._expect = expect
-        options = shared.options
+        options = context.options
         self._terminal = SettleBuffer(options.terminal_batch_size, options.terminal_flush_interval_ms / 1000)
         self._retry = SettleBuffer(options.retry_batch_size, options.retry_flush_interval_ms / 1000)
         self._settle_retries = SettleRetries()

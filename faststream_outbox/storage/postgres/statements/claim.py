@@ -7,7 +7,7 @@ from sqlalchemy import Table
 from faststream_outbox.storage.postgres.statements.statement import LEASE, LEASES, ROW, Columns, Statement, epoch, held
 from faststream_outbox.storage.schema.tables import quoted_name
 
-# Among how many suspects of a queue, the first ones, the one whose lease expired first is searched.
+# A claim of a suspect compares the first 1,000 suspects of a queue, and takes the one whose lease expired first.
 SUSPECTS_COMPARED: Final = 1000
 
 # The columns of a row that was just claimed: the claimer knows its token.
@@ -31,7 +31,7 @@ class ClaimStatements:
         self.next_due = self._next_due()
 
     def _claim(self) -> Statement:
-        # Nothing above the locks sorts, so a row is locked only when it is claimed.
+        # No sort comes after the locks: it would lock rows that the LIMIT then drops.
         return Statement(f"""WITH ready AS (
   SELECT o.id FROM {QUOTAS.unnest("q")}
    CROSS JOIN LATERAL (

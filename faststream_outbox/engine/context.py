@@ -16,7 +16,7 @@ from faststream_outbox.wakeup.wakeup import Announce
 LAST_STEP_LIMIT: Final = 5.0
 
 
-class Shared:
+class EngineContext:
     """What a pipeline makes once and gives to each of its parts.
 
     `announce` wakes the subscribers of queues for which a settle or a release made rows due.
@@ -39,7 +39,7 @@ class Shared:
         self.announce = announce
         self.row_events = RowEvents(self.monitor, keeps_dead=store.keeps_dead)
         self.ledger = Ledger()
-        # Renewals use the lane of claims: a claim never waits for a lock, but a settle may, as long as one is held.
+        # Renewals use the lane of claims: a claim never waits for a lock, while a settle may wait for one for long.
         self.claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
         self.settle_lane = ReconnectingLane(store, limit=30.0)
 
