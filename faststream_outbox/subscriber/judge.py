@@ -63,17 +63,20 @@ class Judge:
             return Retry(0.0, delivery.attempts_count, error=error)
         if error is None:
             message = (
-                f"The handler of {_name(delivery)} returned without a verdict, which counts as a failure: call ack(), "
-                "nack() or reject() on the message."
+                f"The handler of row {delivery.id} (queue {delivery.queue}) returned without a verdict, which counts "
+                "as a failure: call ack(), nack() or reject() on the message."
             )
             self._report("no_verdict", message, delivery)
         return self._failed(delivery, error, delay=None, batch_size=delivery.batch_size)
 
     def report_failed_commit(self, deliveries: Sequence[OutboxDelivery], error: Exception) -> None:
         """Log why a handler's transaction was not committed; the handler has returned and logged nothing."""
-        row = _name(deliveries[0])
-        message = f"Could not commit the transaction of the handler of {row}; it was rolled back: {describe(error)}"
-        self._report("commit_failed", message, deliveries[0], error)
+        first = deliveries[0]
+        message = (
+            f"Could not commit the transaction of the handler of row {first.id} (queue {first.queue}); it was rolled "
+            f"back: {describe(error)}"
+        )
+        self._report("commit_failed", message, first, error)
 
     def _report(self, event: str, message: str, delivery: OutboxDelivery, error: Exception | None = None) -> None:
         level = logging.WARNING if error is None else logging.ERROR
@@ -105,7 +108,7 @@ class Judge:
             return _delay(self._strategy, now, attempt)
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
             raised = f"{type(self._strategy).__name__} raised {type(failure).__name__}"
-            message = f"{raised} for {_name(delivery)}; the default strategy decided instead."
+            message = f"{raised} for row {delivery.id} (queue {delivery.queue}); the default strategy decided instead."
             self._report("retry_strategy_failed", message, delivery, failure)
             return _delay(DEFAULT_RETRY, now, attempt)
 
@@ -138,10 +141,6 @@ def render_traceback(error: BaseException) -> str:
     if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
         return what  # it was never raised, so it has no traceback
     return f"{what}\n{''.join(traceback.format_exception(error))}"
-
-
-def _name(delivery: OutboxDelivery) -> str:
-    return f"row {delivery.id} (queue {delivery.queue})"
 
 
 def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:
