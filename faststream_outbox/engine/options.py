@@ -44,8 +44,8 @@ class SubscriberOptions:
     # None: `retry.DEFAULT_RETRY`.
     retry_strategy: RetryStrategyProto | RetryDelayProto | None = None
     # Outcomes are written when the settler is free, so the sizes bound a statement, not a wait. Acknowledged rows are
-    # written at once because a crash would deliver them again. Failed rows wait for a second or more anyway, and a tenth
-    # of a second more is no loss; their batch is smaller, because fewer rows fail than are in hand.
+    # written at once because a crash would deliver them again. Failed rows wait for a second or more anyway, so a tenth
+    # more is no loss; their batch is smaller, because fewer rows fail than are in hand.
     terminal_batch_size: int = 500
     terminal_flush_interval_ms: float = 0.0
     retry_batch_size: int = 100

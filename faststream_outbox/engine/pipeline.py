@@ -26,7 +26,7 @@ class PipelineBase(ABC):
     """Claims rows, renews their leases and settles them, on two connections. A subclass says who handles the rows."""
 
     def __init__(self, context: EngineContext, demand: Demand, *, rows_per_key: int) -> None:
-        self._context = shared
+        self._context = context
         self._options = options = context.options
         self._row_events = context.row_events
         self._ledger = context.ledger

@@ -102,8 +102,8 @@ class Wakeup:
         if commit is first and time.monotonic() >= self._notified_at + SPACING and may_notify(session):
             self._notified_at = time.monotonic()
             commit.notifies = True
-        # If the transaction notifies by itself, each of its INSERTs carries the notification, which Postgres sends once:
-        # the first INSERT may insert nothing, or be rolled back with a savepoint.
+        # In a transaction that notifies by itself every INSERT carries the notification, which Postgres sends once: the
+        # first INSERT may insert nothing, or be rolled back with a savepoint.
         return not commit.notifies
 
     def _committed(self, commit: "_Commit") -> None:

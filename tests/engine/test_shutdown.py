@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from faststream_outbox.engine import shared
+from faststream_outbox.engine import context
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.storage import Ack, MemoryStore, OutboxRow, Outcome
 from tests.backends import Backend, MemoryBackend
@@ -134,7 +134,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_subscr
 
 
 async def test_a_handler_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "LAST_STEP_LIMIT", 0.1)
+    monkeypatch.setattr(context, "LAST_STEP_LIMIT", 0.1)
     backend, reports = MemoryBackend(), Reports()
     await fill(backend, 1)
     started, end = asyncio.Event(), asyncio.Event()

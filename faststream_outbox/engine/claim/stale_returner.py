@@ -20,7 +20,7 @@ class _Returner(Loop):
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context.monitor)
-        self._context = shared
+        self._context = context
         self._ledger = context.ledger
 
 

@@ -34,7 +34,7 @@ class Suspects:
         *,
         wait_to_be_alone: bool,
     ) -> None:
-        self._context = shared
+        self._context = context
         self._claims = claims
         self._ledger = context.ledger
         self._idle_wait = idle_wait
