@@ -16,7 +16,7 @@ from faststream_outbox import (
     OutboxRouter,
     TestOutboxBroker,
 )
-from faststream_outbox.engine.claim.shard_keeper import ShardKeeper
+from faststream_outbox.engine.claim import shard_keeper
 from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started
@@ -29,9 +29,8 @@ QUICK = 2.0
 
 @pytest.fixture
 def quick_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have shards change hands in a fraction of a second."""
-    defaults: Any = ShardKeeper.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "lease_seconds", QUICK)
+    """Let shards change hands in a fraction of a second."""
+    monkeypatch.setattr(shard_keeper, "SHARD_LEASE_SECONDS", QUICK)
 
 
 async def holders(postgres: PostgresBackend) -> Mapping[str, int]:
