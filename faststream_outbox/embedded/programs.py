@@ -139,7 +139,7 @@ def process_options(account: pwd.struct_passwd | None) -> dict[str, Any]:
 
 def can_enter(account: pwd.struct_passwd | None, directory: Path) -> bool:
     """Return whether `account` can pass through `directory` and all its parents."""
-    command = ["test", "-x", str(directory)]
+    command = ["/bin/sh", "-c", 'test -x "$0"', str(directory)]
     return subprocess.run(command, check=False, **process_options(account)).returncode == 0
 
 

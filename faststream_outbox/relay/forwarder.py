@@ -8,7 +8,7 @@ from faststream_outbox.message import OutboxDelivery, Reject
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
-from faststream_outbox.relay.targets.base import LeaseLostError, OutageError, RefusedError, SentRun, Target
+from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, OutageError, RefusedError, SentRun, Target
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.subscriber.judge import Judge
 
@@ -60,9 +60,10 @@ class Forwarder:
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         """Send the rows of a key up to the first that is retried; go on after one that is dead."""
         settlements: list[Settlement] = []
-        left = list(rows)
+        # The lease of the first row covers the others, also after the first is sent.
+        left, holds_lease = list(rows), partial(self.holds_lease, rows[0])
         while left:
-            confirmed, error = await self._send_first(left)
+            confirmed, error = await self._send_first(left, holds_lease)
             settlements += [Settlement(row.lease, _SENT) for row in left[:confirmed]]
             left = left[confirmed:]
             if error is None:
@@ -77,9 +78,8 @@ class Forwarder:
             left = left[1:]
         return settlements
 
-    async def _send_first(self, rows: Sequence[OutboxRow]) -> SentRun:
+    async def _send_first(self, rows: Sequence[OutboxRow], holds_lease: HoldsLease) -> SentRun:
         """Send the first rows of a key, up to one of which no message can be made."""
-        holds_lease = partial(self.holds_lease, rows[0])
         messages = list[Outgoing]()
         for row in rows:
             made = self._make(row)
