@@ -55,6 +55,8 @@ class Claimer(Loop):
         self._waits_for_handlers = False
         # Whether rows without a key took all of the room when it was time to claim keys.
         self._keys_left_out = False
+        # Whether rows with a key may have come since the last look at all keys.
+        self._woken_for_keys = False
         # When to look for rows without a key again, while there are keys to claim.
         self._keyless_at = -math.inf
         self._open = asyncio.Event()
@@ -97,7 +99,7 @@ class Claimer(Loop):
         room = min(self._rows_per_claim, self._demand.rows_wanted(self._ledger))
         if not room:
             return
-        woken = self._idle_wait.clear_wake()
+        self._woken_for_keys |= self._idle_wait.clear_wake()
         if self._keys.more and time.monotonic() < self._keyless_at:
             await self._claim_only_keys(room)
             return
@@ -109,8 +111,8 @@ class Claimer(Loop):
         claim = await self._claims.claim_rows(room - in_runs)
         self._claimed_at = time.monotonic()
         self._succeed()  # now, not after the wait for more rows
-        if woken and not claim.more:
-            self._keys.restart()  # rows with a key may have come since the last look at all keys
+        if self._woken_for_keys and not claim.more:
+            self._restart_keys()
         in_runs = in_runs or await self._claim_runs(room - len(claim.rows), idle=not claim.more)
         self._keyless_at = -math.inf if claim.rows else self._claimed_at + LOOK_EVERY
         if claim.rows or in_runs:
@@ -119,6 +121,10 @@ class Claimer(Loop):
             return
         if not claim.more and not self._keys.more:
             await self._wait_for_rows()
+
+    def _restart_keys(self) -> None:
+        self._woken_for_keys = False
+        self._keys.restart()
 
     async def _wait_for_room(self) -> None:
         # Each row that is done, and each new estimate of how long handlers take, may make room.
@@ -170,7 +176,7 @@ class Claimer(Loop):
             self._idle_wait.shorten()  # rows have come meanwhile: claim them without asking when the next is due
         else:
             await self._idle_wait.wait(await self._claims.next_due(), at_most=self._longest_wait())
-        self._keys.restart()
+        self._restart_keys()
         self._keyless_at = -math.inf
 
     def _longest_wait(self) -> float:

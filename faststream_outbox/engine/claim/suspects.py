@@ -45,6 +45,7 @@ class Suspects:
         self._longest_pause = min(context.options.max_fetch_interval, longest_pause)
         self._due_at = 0.0
         self._may_be_left = True
+        self._not_before = 0.0
         self._wait_limit = _SLICE
 
     @property
@@ -66,13 +67,20 @@ class Suspects:
         self._may_be_left = True
 
     def make_due(self) -> bool:
-        """Make suspects due now if there may be some, because no other row has come; return whether they are due."""
+        """Make suspects due if there may be some, because no other row has come; return whether they are due now."""
         if self._allowed and self._may_be_left:
-            self._due_at = 0.0
-        return self._allowed and self._may_be_left
+            self._due_at = self._not_before
+        return self._may_be_left and self.are_due
 
     async def run(self) -> None:
         """Claim suspects, one by one, and run each alone."""
+        expected = self._may_be_left
+        await self._run()
+        if expected and not self._may_be_left:
+            # A suspect that was met and cannot be claimed is locked by a transaction: do not look again at once.
+            self._not_before = time.monotonic() + _SLICE
+
+    async def _run(self) -> None:
         if not self._wait_to_be_alone:
             self._may_be_left = await self._claims.claim_suspect()
             self._ledger.admit_added()
