@@ -50,7 +50,8 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     async def _rows(self, cmd: OutboxPublishCommand, bodies: Sequence[Any], keys: Sequence[str | None]) -> list[NewRow]:
         """Make a row of each body; check and encode the headers once for each content type."""
         encode, serializer = self.codec.encode, self.config.fd_config._serializer  # noqa: SLF001 - as FastStream's own producers do
-        rows, firsts = list[NewRow](), dict[str | None, NewRow]()
+        rows: list[NewRow] = []
+        firsts: dict[str | None, NewRow] = {}
         for body, key in zip(bodies, keys, strict=True):
             payload, content_type = await encode(body, serializer)
             if first := firsts.get(content_type):
@@ -64,7 +65,9 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         if cmd.session is None and cmd.answered is not None:
             cmd.answered.outputs += tuple(rows)  # inserted, and counted, when the answered message is settled
             return []
-        began, ids, failure = time.perf_counter(), list[int](), dict[str, str]()
+        ids: list[int] = []
+        failure: dict[str, str] = {}
+        began = time.perf_counter()
         try:
             ids = await self._insert(cmd, rows)
         except Exception as error:

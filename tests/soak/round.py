@@ -40,7 +40,7 @@ class Result:
     counts: Counter[str]
     faults: Counter[str]
     drain_seconds: float
-    # The histories of rows that broke a rule, told for whoever has to explain it.
+    # The histories of rows that broke a rule, for the developer who has to explain it.
     stories: dict[str, list[str]]
 
 

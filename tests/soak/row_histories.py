@@ -220,7 +220,7 @@ def _answer(
 
 
 def lines_of(history: RowHistory) -> list[str]:
-    """Tell a row's history in the order in which it happened, for whoever has to explain a violation."""
+    """Return a row's history, a line for each event, in the order in which they happened."""
     steps: list[tuple[float, str]] = []
     if history.tx is not None:
         tx = history.tx

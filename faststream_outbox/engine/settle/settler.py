@@ -58,7 +58,10 @@ class Settler(Loop):
 
     def put(self, *settlements: Settlement) -> None:
         """Accept outcomes: those to be written wait in a buffer, those a handler committed itself are recorded."""
-        terminal, retries, committed = list[Settlement](), list[Settlement](), list[Settlement]()
+        # Annotated literals: this runs for every message, and `list[Settlement]()` takes 0.3 µs, `[]` 0.02.
+        terminal: list[Settlement] = []
+        retries: list[Settlement] = []
+        committed: list[Settlement] = []
         for each in settlements:
             if each.committed is not None:
                 committed.append(each)

@@ -70,12 +70,12 @@ def _of_row(history: RowHistory, *, waiting: bool, dead: bool) -> Iterator[Viola
     expected = (history.key, None if history.key is None else history.row_id)
     for arrival in history.arrivals[:1]:
         if (arrival.key, arrival.sequence) != expected:
-            told = f"came as {arrival.key}, {arrival.sequence}"
-            yield Violation("header", history.uid, f"{told}, and is {history.key}, {history.row_id}")
+            came = f"came as {arrival.key}, {arrival.sequence}"
+            yield Violation("header", history.uid, f"{came}, and is {history.key}, {history.row_id}")
 
 
 def _of_key(key: str | None, arrivals: list[Arrived], histories: RowHistories) -> Iterator[Violation]:
-    """Tell where a message came for the first time after one that follows it."""
+    """Return the messages that arrived for the first time after a later message of their key."""
     if key is None:
         return
     if len(partitions := {arrival.partition for arrival in arrivals}) > 1:
