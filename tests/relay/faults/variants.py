@@ -28,7 +28,8 @@ _OUTAGES: Final[Mapping[str, Any]] = {
     "faults": FaultRates(every_seconds=0.3, kill=0, terminate=0, pause=0, outage=1),
     "lease_seconds": 0.5,
 }
-_STALLS: Final[Mapping[str, Any]] = {"lease_seconds": 1.5}
+# Long enough that a busy machine sends and settles within a lease, which is not renewed here.
+_STALLS: Final[Mapping[str, Any]] = {"lease_seconds": 3.0}
 
 
 class Variant(OrderVariant):
