@@ -11,7 +11,7 @@ import pytest
 from faststream_outbox import NoRetry
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.metrics.brokers import SOON, Events, make_broker, publish, running
+from tests.metrics.brokers import SOON, Events, make_broker, publish, running, stop_during_a_handler
 
 # What every record has, and what FastStream adds for its own format.
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "message_id"}
@@ -95,17 +95,7 @@ async def test_a_lost_lease(postgres: PostgresBackend, heard: Heard, *, fails: b
 
 async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend, heard: Heard) -> None:
     broker = make_broker(postgres, graceful_timeout=0.05)
-    started = asyncio.Event()
-
-    @broker.subscriber("orders")
-    async def handle(_number: int) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    async with running(broker):
-        await publish(postgres, broker, [1])
-        async with asyncio.timeout(60):
-            await started.wait()
+    await stop_during_a_handler(postgres, broker)
     level, fields = heard.one("drain_timeout")
     assert level == logging.WARNING
     assert (fields["running"], fields["graceful_timeout"], fields["subscriber"]) == (1, 0.05, "Handle")

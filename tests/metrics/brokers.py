@@ -67,3 +67,18 @@ async def publish(
     async with postgres.transaction() as session:
         for body in bodies:
             await broker.publish(body, queue=queue, session=session)
+
+
+async def stop_during_a_handler(postgres: PostgresBackend, broker: OutboxBroker) -> None:
+    """Stop a broker whose handler of queue `orders` never ends."""
+    started = asyncio.Event()
+
+    @broker.subscriber("orders")
+    async def handle(_number: int) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with running(broker):
+        await publish(postgres, broker, [1])
+        async with asyncio.timeout(60):
+            await started.wait()

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from faststream_outbox import OutboxBroker
 from faststream_outbox.annotations import OutboxMessage
 from tests.backends import PostgresBackend
-from tests.metrics.brokers import ENDS, SOON, Events, make_broker, publish, running
+from tests.metrics.brokers import ENDS, SOON, Events, make_broker, publish, running, stop_during_a_handler
 
 
 def counts(events: Events) -> Counter[str]:
@@ -97,17 +97,7 @@ async def test_a_row_that_was_delivered_too_often_was_not_dispatched(postgres: P
 
 async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend) -> None:
     broker = make_broker(postgres, events := Events(), graceful_timeout=0.05)
-    started = asyncio.Event()
-
-    @broker.subscriber("orders")
-    async def handle(_number: int) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    async with running(broker):
-        await publish(postgres, broker, [1])
-        async with asyncio.timeout(60):
-            await started.wait()
+    await stop_during_a_handler(postgres, broker)
     assert counts(events)["drain_timeout"] == 1
     assert_every_dispatch_is_closed_once(events)
 

@@ -1,6 +1,5 @@
 """What the recorders for Prometheus and OpenTelemetry count, to the last message."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -15,7 +14,7 @@ from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.metrics.opentelemetry import OpenTelemetryRecorder
 from faststream_outbox.metrics.prometheus import PrometheusRecorder
 from tests.backends import PostgresBackend
-from tests.metrics.brokers import SOON, Events, make_broker, publish, running
+from tests.metrics.brokers import SOON, Events, make_broker, publish, running, stop_during_a_handler
 from tests.metrics.readers import Meters, samples
 
 
@@ -117,17 +116,7 @@ async def test_without_bus_metrics_only_the_outboxs_own_are_left(postgres: Postg
 async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend) -> None:
     recorded = Recorded()
     broker = make_broker(postgres, recorded.events, graceful_timeout=0.05)
-    started = asyncio.Event()
-
-    @broker.subscriber("orders")
-    async def handle(_number: int) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    async with running(broker):
-        await publish(postgres, broker, [1])
-        async with asyncio.timeout(60):
-            await started.wait()
+    await stop_during_a_handler(postgres, broker)
     assert recorded.prometheus("outbox_drain_timeout_total", "handler") == {"Handle": 1}
     assert recorded.prometheus("received_messages_in_process", "handler") == {"Handle": 0}
     assert recorded.meters.read("messaging.outbox.drain_timeout") == {(): 1}
