@@ -1,4 +1,4 @@
-"""The bank: accepts transfers, moves their money, and notifies whoever gets it."""
+"""The bank: accepts transfers, moves their money, and notifies the owner of the account that gets it."""
 
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncSession

@@ -20,7 +20,7 @@ class TransferAccepted(BaseModel):
 
 
 class MoneyMoved(BaseModel):
-    """The money is where it belongs, and its new owner is to be told."""
+    """The money was moved; the owner of the account that got it is to be notified."""
 
     transfer_id: int
     account_id: int

@@ -15,7 +15,7 @@ dlq_table = make_dlq_table(Base.metadata)
 
 
 class Account(Base):
-    """Somebody's money, now and when the account was opened."""
+    """The money of an account, now and when it was opened."""
 
     __tablename__ = "accounts"
 
@@ -48,7 +48,7 @@ class LedgerLine(Base):
 
 
 class Notification(Base):
-    """The owner of an account was told; nor does anything here keep them from being told twice."""
+    """The owner of an account was notified. Nothing in this table prevents a second notification."""
 
     __tablename__ = "notifications"
 

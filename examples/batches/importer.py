@@ -77,6 +77,6 @@ class Importer:
             return await session.scalar(select(func.count()).select_from(Measurement)) or 0
 
     async def dead(self) -> list[Line]:
-        """Tell the lines that nobody can store."""
+        """Return the lines that cannot be stored."""
         async with self.sessions() as session:
             return [Line.model_validate_json(payload) for payload in await session.scalars(select(dlq_table.c.payload))]

@@ -26,7 +26,7 @@ def name_of(worker: int) -> str:
 
 
 async def run_app(url: str, kafka: str, worker: int) -> None:
-    """Deliver until told to stop, or until whoever started us is gone."""
+    """Deliver until a signal asks to stop, or until the parent process is gone."""
     settings = {"application_name": name_of(worker)}
     engine = create_async_engine(url, pool_size=CONNECTIONS, connect_args={"server_settings": settings})
     logger = logging.getLogger("examples.demo")

@@ -55,7 +55,7 @@ class UnknownArticleError(Exception):
     retry_strategy=ConstantRetry(delay_seconds=0.3, max_attempts=MAX_ATTEMPTS),
 )
 async def confirm_order(order: OrderPlaced, message: OutboxMessage, sessions: Sessions) -> OrderConfirmed:
-    """Tell the customer. A message that comes twice changes nothing the second time."""
+    """Notify the customer. A message that comes twice changes nothing the second time."""
     meet_fate(order, attempt=message.raw_message.attempts_count + 1)
     await asyncio.sleep(MAIL_SECONDS)
     async with sessions.begin() as session:

@@ -12,7 +12,7 @@ _START_SECONDS = 10.0
 @asynccontextmanager
 async def running_kafka() -> AsyncIterator[str]:
     """Run it, and tell where it is. It makes topics when they are asked for, and keeps all in memory."""
-    # Whoever connects to a mock has it: this client is used for nothing else.
+    # The mock lives in the client that made it; this client is used for nothing else.
     cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     metadata = await asyncio.to_thread(cluster.list_topics, timeout=_START_SECONDS)
     broker = next(iter(metadata.brokers.values()))

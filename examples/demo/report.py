@@ -16,7 +16,7 @@ _ORDERS_NAMED = 5
 
 @dataclass(frozen=True)
 class Course:
-    """What only somebody who was there can tell."""
+    """What only the process that ran the demo knows."""
 
     rolled_back: int
     commits_per_second: float

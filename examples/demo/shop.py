@@ -29,7 +29,7 @@ class PaymentDeclinedError(Exception):
 
 
 class Shop:
-    """Places orders, and remembers what it told each customer."""
+    """Places orders, and remembers what it answered each customer."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], broker: OutboxBroker) -> None:
         self._sessions = sessions
@@ -111,7 +111,7 @@ class Shop:
 
 
 def regular_customer_of(order_number: int) -> int | None:
-    """Tell whose account an order goes on, if anybody's."""
+    """Return the account that an order is charged to; None if there is none."""
     rank, other = divmod(order_number, _REGULAR_EVERY)
     return None if other else rank % REGULAR_CUSTOMERS + 1
 

@@ -51,7 +51,7 @@ class Account(Base):
 
 
 class Confirmation(Base):
-    """A customer was told. The message's id is the key, so that a second delivery changes nothing."""
+    """A customer was notified. The message's id is the key: a second delivery changes nothing."""
 
     __tablename__ = "confirmations"
 

@@ -48,7 +48,7 @@ def picture(watch: Watch, orders: int) -> RenderableType:
 
 
 def summary(watch: Watch, orders: int) -> str:
-    """Tell the same in one line."""
+    """Return the same in one line."""
     look = watch.look
     parts = [f"{look.accepted + look.cancelled:,} of {orders:,} placed", *map(_in_words, look.queues)]
     parts += map(_worker_in_words, look.workers)

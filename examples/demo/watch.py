@@ -14,7 +14,7 @@ from faststream_outbox import OutboxBroker
 
 # Often enough to look alive; the counting reads whole tables.
 LOOK_SECONDS = 0.2
-# A rate is taken over so many looks, lest it jump about.
+# A rate is the mean of so many looks, so that it does not jump.
 _RATE_LOOKS = 6
 _DELIVERIES = text("""
 SELECT queue, worker, count(*), count(*) FILTER (WHERE queue = :keyed AND ended_at IS NULL AND cut_off_at IS NULL)

@@ -38,7 +38,7 @@ async def get_session(request: Request) -> AsyncIterator[AsyncSession]:
         yield session
 
 
-# The scope ends the transaction before the response is sent: nobody is told of an order that was not committed.
+# The scope commits before the response is sent: no response confirms an order that was not committed.
 Session = Annotated[AsyncSession, Depends(get_session, scope="function")]
 
 
@@ -57,7 +57,7 @@ async def place_order(new: NewOrder, session: Session, request: Request) -> Plac
 
 @paths.get("/orders/{order_id}")
 async def get_order(order_id: int, session: Session) -> PlacedOrder:
-    """Tell how an order is doing."""
+    """Return the state of an order."""
     order = await session.get(Order, order_id)
     if order is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND)
@@ -78,7 +78,7 @@ def create_app(url: str | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        async with engine.begin() as connection:  # Alembic in earnest
+        async with engine.begin() as connection:  # a real service uses Alembic
             await connection.run_sync(Base.metadata.create_all)
         yield {}
         await engine.dispose()  # after the broker has drained

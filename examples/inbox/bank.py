@@ -63,6 +63,6 @@ class Bank:
             return await session.scalar(select(func.sum(Booking.cents))) or 0
 
     async def is_done(self) -> bool:
-        """Tell whether every announcement was dealt with."""
+        """Return whether every announcement was handled."""
         async with self.sessions() as session:
             return not await self.broker.fetch_unprocessed(session=session)

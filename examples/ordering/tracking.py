@@ -1,4 +1,4 @@
-"""The tracking of parcels: the steps of one are told in their order, however many workers and processes there are."""
+"""The tracking of parcels: the steps of each are reported in order, by any number of workers and processes."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,7 @@ shards_table = make_shards_table(metadata)
 
 
 class Step(BaseModel):
-    """Something that happened to a parcel, and how long it takes to be told."""
+    """Something that happened to a parcel, and how long it takes to report it."""
 
     parcel: str
     what: str
@@ -56,7 +56,7 @@ class Tracking:
             await self.broker.publish_batch(*steps, queue=STEPS, keys=[step.parcel for step in steps], session=session)
 
     async def tell(self, step: Step, message: OutboxMessage) -> None:
-        """Tell a step. One that fails is tried again, and the later ones of its parcel wait for it; others do not."""
+        """Report a step. One that fails is retried; later steps of its parcel wait for it, other parcels do not."""
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:

@@ -59,7 +59,7 @@ class Ledger:
         self._say(f"{name}: {amount:+}")
 
     async def parked(self) -> list[KeyState]:
-        """Tell which accounts wait for the clerk."""
+        """Return the accounts that wait for the clerk."""
         async with self.sessions() as session:
             return await self.broker.fetch_keys(session=session, queue=ENTRIES, state="parked")
 
@@ -75,13 +75,13 @@ class Ledger:
             await self.broker.skip_key(queue=ENTRIES, key=name, reason=reason, session=session)
 
     async def balances(self) -> dict[str, int]:
-        """Tell what everybody has."""
+        """Return the balance of every account."""
         async with self.sessions() as session:
             accounts = (await session.execute(select(Account).order_by(Account.name))).scalars()
             return {account.name: account.balance for account in accounts}
 
     async def refused(self) -> list[str]:
-        """Tell why entries were given up."""
+        """Return why entries were dead-lettered."""
         async with self.sessions() as session:
             reasons = (await session.execute(select(dlq_table.c.last_exception))).scalars()
             return [reason.partition("\n")[0] for reason in reasons]

@@ -48,5 +48,5 @@ class Bank:
             account.cents += cents
             account.movements += 1
             body = {"owner": owner, "cents": cents, "number": account.movements}
-            # With a key: whoever reads the topic sees the movements of an account in the order of these commits.
+            # With a key: a reader of the topic sees the movements of an account in the order of these commits.
             await self._broker.publish(body, queue="movements", key=owner, session=session)

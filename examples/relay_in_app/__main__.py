@@ -13,7 +13,7 @@ from faststream_outbox.embedded import EmbeddedPostgres
 from tests.servers.nats import Nats
 
 BEFORE, MEANWHILE = ["chair", "table", "lamp"], ["desk", "shelf", "sofa"]
-# FastStream would tell of every try to connect.
+# FastStream would log every attempt to connect.
 QUIET = logging.getLogger("examples.relay_in_app")
 QUIET.setLevel(logging.CRITICAL)
 

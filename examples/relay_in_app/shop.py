@@ -47,10 +47,10 @@ class Shop:
             await self.broker.publish({"id": order.id, "what": what}, queue="orders", session=session)
 
     async def announce(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Say it to the world: what is returned goes to NATS, and only then its row is deleted."""
+        """Return what goes to NATS; the row is deleted only after NATS has confirmed it."""
         return order
 
     async def attempts(self) -> list[int]:
-        """Tell how often each of the rows that are left has failed."""
+        """Return how often each row that is left has failed."""
         async with self.sessions() as session:
             return [row.attempts_count for row in await self.broker.fetch_unprocessed(session=session)]

@@ -13,7 +13,7 @@ broker = OutboxBroker(outbox_table=outbox_table)
 
 
 async def place_order(product: str) -> int:
-    """Write an order and tell of it: both, or neither."""
+    """Insert an order and its message: both, or neither."""
     async with sessions() as session, session.begin():
         order = Order(product=product)
         session.add(order)

@@ -16,7 +16,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Somebody who has registered."""
+    """A user who has registered."""
 
     __tablename__ = "users"
 
@@ -33,7 +33,7 @@ app = FastStream(broker)
 
 
 class Mailer:
-    """Sends mail, in earnest; here it prints."""
+    """Sends mail; this example only prints it."""
 
     async def send(self, to: str, text: str) -> None:
         """Send one mail."""
@@ -46,7 +46,7 @@ def get_mailer() -> Mailer:
 
 
 async def register(session: AsyncSession, email: str) -> None:
-    """Write a user, and the message that somebody is to be welcomed."""
+    """Insert a user, and the message that the user is to be welcomed."""
     session.add(User(email=email))
     await broker.publish(email, queue="welcome", session=session)
 

@@ -15,7 +15,7 @@ from faststream_outbox.testing import fake_session
 
 
 class FakeMailer(Mailer):
-    """Keeps what it is to send, and fails as often as it is told to."""
+    """Keeps the mail that it is given, and fails as often as a test asks."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

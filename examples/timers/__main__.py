@@ -48,7 +48,7 @@ async def _evening(theatre: Theatre) -> None:
 
 
 async def _held(theatre: Theatre) -> bool:
-    """Tell whether somebody holds a seat that is not paid."""
+    """Return whether a seat is reserved and not paid."""
     async with theatre.sessions() as session:
         held = select(Seat.id).where(Seat.holder.is_not(None), Seat.paid.is_(False))
         return (await session.execute(held)).first() is not None

@@ -1,4 +1,4 @@
-"""A theatre: seats are reserved, paid for, or given to somebody else when their time is over."""
+"""A theatre: seats are reserved, then paid for, or free again when their time is over."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +17,7 @@ class Base(DeclarativeBase):
 
 
 class Seat(Base):
-    """One seat; nobody's, somebody's for a while, or paid."""
+    """One seat: free, reserved for a while, or paid."""
 
     __tablename__ = "seats"
 
