@@ -38,7 +38,7 @@ class OutboxRouter(OutboxStreamRegistrator):
     that `OutboxBroker` takes means what it means there.
 
     Example:
-        router = OutboxRouter(engine, outbox_table=outbox_table)
+        router = OutboxRouter(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 
         @router.post("/orders")
         async def place(order: Order, session: Annotated[AsyncSession, Depends(get_session)]) -> None:

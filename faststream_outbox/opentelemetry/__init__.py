@@ -74,7 +74,10 @@ class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
 
     Example:
         broker = OutboxBroker(
-            engine, outbox_table=outbox_table, middlewares=[OutboxTelemetryMiddleware(tracer_provider=tracer_provider)]
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            middlewares=[OutboxTelemetryMiddleware(tracer_provider=tracer_provider)],
         )
 
     """

@@ -48,7 +48,10 @@ class OutboxPrometheusMiddleware(PrometheusMiddleware[_Raw, PublishCommand]):
 
     Example:
         broker = OutboxBroker(
-            engine, outbox_table=outbox_table, middlewares=[OutboxPrometheusMiddleware(registry=registry)]
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            middlewares=[OutboxPrometheusMiddleware(registry=registry)],
         )
 
     """
