@@ -109,12 +109,54 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
     ) -> OutboxSubscriber:
         """Subscribe a handler, whose parameters FastAPI may inject, to one queue or to several.
 
+        The `response_model` and its options mean what they mean for a path operation of FastAPI.
+
         Args:
             queues: The name of a queue, or a list of names.
+            max_workers: How many messages, or batches, are handled side by side; 1 by default.
+            fetch_batch_size: How many rows one statement claims at most; by default 250, or `max_records` if larger.
+            min_fetch_interval: Seconds until an idle queue is looked at again at first (1 by default); the interval
+                doubles from look to look.
+            max_fetch_interval: The longest such interval in seconds; 10 by default. Notifications usually wake the
+                subscriber earlier.
+            lease_ttl_seconds: After how many seconds another process may claim a row whose process died; 60 by default.
+                Leases are renewed while a handler runs, so a handler may take longer than this.
+            max_deliveries: After how many deliveries a row is dead without being handled again; by default no limit.
+            on_dead: What becomes of a message with a key that failed for good: "skip" (the default) moves it to the
+                dead-letter table and its key goes on; "park" keeps it at the head of its key, which waits for an
+                operator.
+            retry_strategy: When a failed message is tried again; by default `ExponentialRetry` with ten attempts.
+            ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
+            terminal_batch_size: How many finished rows one statement settles at most; 500 by default.
+            terminal_flush_interval_ms: How long a finished row may wait to share its statement; 0 by default.
+            retry_batch_size: How many failed rows one statement reschedules at most; 100 by default.
+            retry_flush_interval_ms: How long a failed row may wait to share its statement; 100 by default.
+            batch: Whether the handler takes a list of messages.
+            max_records: How many messages that list has at most; 500 by default. Needs `batch=True`.
+            max_wait_ms: How long a message may wait for others to share its list; 0 by default. Needs `batch=True`.
+            ordering: How processes share messages with a key: `HeadLease()` (the default), `AdvisoryLocks()` or
+                `HashShards()`. With each of them the messages of one key are handled in order, one at a time.
+            propagate_inbound_headers: Whether what the handler returns is published with the message's headers.
+            publish_timeout: How many seconds a publisher of another broker, such as Kafka, may take before the attempt
+                fails; 30 by default. None leaves the limit to that broker's client.
+            middlewares: Middlewares of this subscriber only; they run inside those of the broker and its routers.
             dependencies: FastAPI's dependencies of every handler of this subscriber.
+            parser: A function that makes a message from a row.
+            decoder: A function that makes a body from a message.
+            codec: Encodes and decodes bodies, in place of a decoder.
+            filter: Which messages the handlers take if they have no filter of their own.
+            no_reply: Whether `reply_to` is ignored.
+            persistent: Whether the broker keeps the subscriber alive.
+            title: The name of the channel in the AsyncAPI document.
+            description: Its description; by default the docstring of the handler.
+            include_in_schema: Whether the channel appears in that document.
             response_model: The type to which FastAPI converts what the handler returns, before it is published.
-
-        The other parameters are those of `OutboxBroker.subscriber` and of a FastAPI path operation.
+            response_model_include: The only fields that are published.
+            response_model_exclude: Fields that are not published.
+            response_model_by_alias: Whether fields are published under their aliases.
+            response_model_exclude_unset: Whether fields that were not set are left out.
+            response_model_exclude_defaults: Whether fields that have their default are left out.
+            response_model_exclude_none: Whether fields that are None are left out.
 
         """
 
@@ -131,7 +173,19 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         schema: Any | None = None,
         include_in_schema: bool = True,
     ) -> OutboxPublisher:
-        """Declare a publisher of one queue, as `OutboxBroker.publisher` does."""
+        """Declare a publisher of one queue, as `OutboxBroker.publisher` does.
+
+        Args:
+            queue: The name of the queue.
+            headers: Headers of every message; a header given with a single message replaces them.
+            reply_to: The queue where answers are expected.
+            persistent: Whether the broker keeps the publisher alive.
+            title: The name of the channel in the AsyncAPI document.
+            description: Its description.
+            schema: The type of its messages, if no handler's annotation gives it.
+            include_in_schema: Whether the channel appears in that document.
+
+        """
 
     def include_router(
         self,

@@ -22,9 +22,14 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     """Runs a broker, or several, on rows in memory; `session` may be left out.
 
     By default `publish` runs the handler before it returns, timers fire at once, and `publish` raises what the handler
-    raised. With `run_loops=True` the real loops run on the rows in memory: retries are scheduled, timers wait, leases
-    expire. With `with_real=True` the broker uses the real database, or that of `engine`, and a publish without a
-    session is committed at once.
+    raised.
+
+    Args:
+        brokers: The broker to test, or several; those with the same table see each other's messages.
+        run_loops: Run the real loops on the rows in memory: retries are scheduled, timers wait, leases expire.
+        with_real: Use the real database. A publish without a session is committed at once.
+        engine: The database to use instead of the broker's; only for `with_real=True`.
+        connect_only: Connect the brokers without starting them, as FastStream does beside a `TestApp`.
 
     Example:
         async with TestOutboxBroker(broker) as test_broker:
