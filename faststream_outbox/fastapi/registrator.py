@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 from fastapi import APIRouter, params
 from fastapi.datastructures import Default
@@ -16,6 +16,7 @@ from faststream.middlewares import AckPolicy
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
+from faststream_outbox import annotations
 from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, Filter, default_filter
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.broker.registrator import OutboxRegistrator
@@ -62,6 +63,16 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         super().__init__(*args, **options)
         for router in routers:
             self.include_router(router)
+
+    def _subscriber_compatibility_wrapper(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        wrap: Callable[..., Any] = super()._subscriber_compatibility_wrapper(*args, **options)
+        classes = self.broker.config.broker_config.default_driver_annotations
+
+        def check_and_wrap(handler: Callable[..., Any]) -> Callable[..., Any]:
+            _check_annotations(handler, classes)
+            return wrap(handler)  # type: ignore[no-any-return] # FastStream's
+
+        return check_and_wrap
 
     @passes_arguments_to(StreamRouter.subscriber)
     def subscriber(  # type: ignore[empty-body, override] # the queues are named, as on the broker
@@ -242,3 +253,41 @@ def _dependencies_of(subscriber: OutboxSubscriber) -> list[params.Depends]:
                 "Depends. Under FastAPI use fastapi.Depends."
             )
     return cast("list[params.Depends]", found)
+
+
+def _check_annotations(function: Callable[..., Any], classes: Mapping[Any, str]) -> None:
+    """Raise `SetupError` if a handler, or one of its dependencies, asks for something in FastStream's way.
+
+    Args:
+        function: The handler or the dependency.
+        classes: What the broker injects, each with the name of its annotation for FastStream.
+
+    """
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+    except Exception:  # noqa: BLE001 - an annotation that cannot be resolved here; FastAPI will say so
+        return
+    for parameter in parameters:
+        hint = hints.get(parameter.name)
+        if name := _name_of(hint) or (parameter.default is inspect.Parameter.empty and _name_in(classes, hint)):
+            called = getattr(function, "__name__", function)
+            raise SetupError(
+                f"FastAPI cannot inject {parameter.name!r} of {called}(): its annotation is not FastAPI's. "
+                f"Use the one that is: from faststream_outbox.fastapi import {name}"
+            )
+        for mark in (parameter.default, *get_args(hint)[1:]):
+            if isinstance(mark, params.Depends) and mark.dependency is not None:
+                _check_annotations(mark.dependency, classes)
+
+
+def _name_of(hint: Any) -> str | None:
+    """Return the name that `faststream_outbox.annotations` has for an annotation; None if it is of another place."""
+    names = (name for name in annotations.__all__ if name not in {"InboxSession", "NoCast"})
+    return next((name for name in names if getattr(annotations, name) == hint), None)
+
+
+def _name_in(classes: Mapping[Any, str], hint: Any) -> str | None:
+    """Return the name of the annotation to use in place of a class that the broker injects; None for another class."""
+    path = classes.get(hint) if isinstance(hint, type) else None
+    return None if path is None else path.rpartition(".")[2]
