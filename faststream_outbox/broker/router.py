@@ -101,6 +101,10 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[OutboxDelivery, OutboxBrokerC
             include_in_schema: Whether the queues appear in the AsyncAPI document; by default each says it itself.
 
         """
+        if not isinstance(prefix, str):
+            raise TypeError(
+                f"prefix is a text, not {type(prefix).__name__}. Name the handlers: OutboxRouter(handlers=[…])."
+            )
         super().__init__(
             handlers=handlers,
             config=OutboxBrokerConfig(
