@@ -136,8 +136,9 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
-        config = broker.config.broker_config
-        with mock.patch.object(config, "producer", DeliveringProducer(config, self._takers(broker))):
+        config, session = broker.config.broker_config, self._clients[broker].store.handler_session
+        producer = DeliveringProducer(config, self._takers(broker), fake_session() if session is None else session)
+        with mock.patch.object(config, "producer", producer):
             yield
 
     def _takers(self, broker: OutboxBroker) -> Takers:

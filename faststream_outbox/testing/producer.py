@@ -34,11 +34,15 @@ class CommittingProducer(OutboxProducer):
 
 
 class DeliveringProducer(OutboxProducer):
-    """Inserts rows in memory and at once calls their handlers, also for rows that are due later."""
+    """Inserts rows in memory and at once calls their handlers, also for rows that are due later.
 
-    def __init__(self, config: OutboxBrokerConfig, takers: "Takers") -> None:
+    `session` is for a dependency of the broker that asks for one when only the mock of a publisher takes a row.
+    """
+
+    def __init__(self, config: OutboxBrokerConfig, takers: "Takers", session: Any) -> None:
         super().__init__(config)
         self._takers = takers
+        self._session = session
 
     async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         ids = await super()._write(cmd, rows)
@@ -86,7 +90,10 @@ class DeliveringProducer(OutboxProducer):
         """Give rows to the mock of a publisher, and leave them as they are: no handler has taken them."""
         now, token = self._store.clock(), uuid4()
         leased = [replace(row, acquired_token=token, acquired_epoch=now, claimed_at=time.monotonic()) for row in rows]
-        await fake.process(Call(self._store, leased, shares_transaction=fake.shares_transactions))
+        call = Call(self._store, leased, shares_transaction=False)
+        for delivery in call.deliveries:
+            delivery.open_session = lambda: self._session
+        await fake.process(call)
 
 
 class Delivery:

@@ -216,15 +216,15 @@ async def test_a_lost_lease_takes_the_whole_batch_back(broker: OutboxBroker) -> 
         assert (row.queue, row.payload, row.attempts_count) == ("payments", b"2", 0)
 
 
-async def test_a_router_and_a_broker_wide_dependency(memory: MemoryEnvironment) -> None:
-    seen: list[Any] = []
-
-    def audit(session: OutboxSession) -> None:
-        seen.append(session)
+@pytest.mark.parametrize("options", [{"handler_session": fake_session()}, {"capture": True}], ids=["given", "captured"])
+async def test_a_router_and_a_dependency_of_the_broker(memory: MemoryEnvironment, options: dict[str, Any]) -> None:
+    async def audit(session: OutboxSession) -> None:
+        session.add("audit")
+        await session.flush()
 
     broker = memory.broker(dependencies=[Depends(audit)])
     router = OutboxRouter("shop.")
-    receipts = router.publisher("receipts")
+    payments, receipts = router.publisher("payments"), router.publisher("receipts")
 
     @receipts
     @router.subscriber("payments")
@@ -232,11 +232,23 @@ async def test_a_router_and_a_broker_wide_dependency(memory: MemoryEnvironment) 
         return cents
 
     broker.include_router(router)
-    async with TestOutboxBroker(broker, handler_session=(given := fake_session())):
+    captured = "capture" in options
+    async with TestOutboxBroker(broker, **options):
         await broker.publish(100, queue="shop.payments")
-        receipts.mock.assert_called_once_with(100)
-        assert [row.queue for row in broker.fake_client.rows] == ["shop.receipts"]
-    assert set(map(id, seen)) == {id(given)}
+        (payments if captured else receipts).mock.assert_called_once_with(100)
+        assert [row.queue for row in broker.fake_client.rows] == ["shop.payments" if captured else "shop.receipts"]
+
+
+async def test_the_mock_of_a_publisher_leaves_the_session_to_the_test(memory: MemoryEnvironment) -> None:
+    async def audit(session: OutboxSession) -> None:
+        session.add_all([])
+
+    broker = memory.broker(dependencies=[Depends(audit)])
+    done = broker.publisher("done")
+    async with AsyncSession() as given, TestOutboxBroker(broker, handler_session=given):
+        await done.publish("a", session=fake_session())
+        done.mock.assert_called_once_with("a")
+        await given.commit()
 
 
 async def test_without_a_session_the_error_names_both_ways(broker: OutboxBroker) -> None:
