@@ -91,9 +91,7 @@ class KeyClaims:
         """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""
         for place in list(self._suspected)[:_LOOKS]:
             self._suspects.go_to(*place)
-            claim = await self._claim_runs(
-                lane, self._suspects, keys=1, rows_per_key=self._rows_per_key, suspects=True
-            )
+            claim = await self._claim_runs(lane, self._suspects, keys=1, rows_per_key=self._rows_per_key, suspects=True)
             if claim.runs:
                 return claim
             del self._suspected[place]

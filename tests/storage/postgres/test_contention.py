@@ -1,11 +1,12 @@
 """Claimers that compete for keys: who comes second counts what it lost, and waits for nobody."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from faststream_outbox.storage import NewRow, StoreLane
+from faststream_outbox.storage import Ack, NewRow, Settlement, StoreLane
 from faststream_outbox.storage.ordering import (
     AdvisoryLocks,
     HashShards,
@@ -68,6 +69,54 @@ async def test_processes_with_shards_of_their_own_lose_nothing_to_each_other(pos
     assert rest.runs
     assert (taken.lost, rest.lost) == (0, 0)
     assert len(taken.runs) + len(rest.runs) == len(KEYS)
+
+
+async def test_a_shard_that_moves_takes_no_key_from_its_holder(postgres: PostgresBackend) -> None:
+    """Nor do shards of another number: the lease is the key's own."""
+    await fill(postgres)
+    async with postgres.store.connect() as old, postgres.store.connect() as new:
+        held = await claim(old, cursor(HashShards(count=4)))
+        await fill(postgres)
+        for ordering in (HashShards(count=4), HashShards(count=8), HashShards(count=1), HeadLease()):
+            assert (await claim(new, cursor(ordering))).runs == []
+        await old.settle([Settlement.of_run(run.lease, [(row.id, Ack()) for row in run.rows]) for run in held.runs])
+        assert len((await claim(new, cursor(HashShards(count=8)))).runs) == len(KEYS)
+
+
+@pytest.mark.parametrize("ordering", STRATEGIES, ids=lambda ordering: type(ordering).__name__)
+async def test_a_claimer_goes_on_behind_those_who_claim_the_same_keys(
+    postgres: PostgresBackend, ordering: Ordering
+) -> None:
+    """However many claims are under way at the first keys, one more finds others that are free."""
+    await postgres.insert(*(NewRow("q", b"", key=f"k{number:04}") for number in range(300)))
+    async with AsyncExitStack() as rivals, postgres.store.connect() as last:
+        for _ in range(4):
+            rival = postgres.store.borrow(await rivals.enter_async_context(postgres.engine.begin()))
+            at = cursor(ordering)
+            while not (await claim(rival, at, keys=50)).runs:
+                pass
+        at, lost = cursor(ordering), 0
+        for _ in range(30):
+            found = await claim(last, at, keys=50)
+            lost += found.lost
+            if found.runs:
+                break
+    assert found.runs
+    assert lost >= 50
+
+
+async def test_two_keys_with_one_hash_wait_for_each_other_and_no_longer(postgres: PostgresBackend) -> None:
+    """Under advisory locks only, and only while one of them is being claimed."""
+    hashed = "hashtext('q:k' || n)"
+    pairs = f"SELECT string_agg('k' || n, ' ') FROM generate_series(1, 200000) n GROUP BY {hashed} HAVING count(*) = 2"
+    one, other = str((await postgres.run(pairs))[0][0]).split()  # type: ignore[index]
+    await postgres.insert(NewRow("q", b"", key=one), NewRow("q", b"", key=other))
+    async with postgres.engine.begin() as first, postgres.store.connect() as second:
+        assert len((await claim(postgres.store.borrow(first), cursor(AdvisoryLocks()), keys=1)).runs) == 1
+        waits = await claim(second, cursor(AdvisoryLocks()))
+        assert (waits.runs, waits.lost) == ([], 2)
+        await first.commit()
+        assert len((await claim(second, cursor(AdvisoryLocks()))).runs) == 1
 
 
 async def test_a_key_that_was_leased_after_its_lock_was_got_is_lost_too(postgres: PostgresBackend) -> None:
