@@ -220,6 +220,12 @@ def test_a_shard_that_moves_takes_its_keys_from_the_worker_that_has_them(workers
     assert (held.key, taken.key) == ("anna", "anna")
 
 
+def test_workers_that_hash_their_own_id_leave_shards_to_nobody(workers: Workers) -> None:
+    owned = Counter(workers.shard_of(f"worker {number}") for number in range(16))
+    assert len(owned) < 16
+    assert max(owned.values()) > 1
+
+
 def test_one_hash_in_four_billion_makes_the_insert_fail(workers: Workers) -> None:
     """`abs` of the least integer is no integer, and `hashtext` may be that for some key."""
     with pytest.raises(psycopg.errors.NumericValueOutOfRange, match="integer out of range"):
