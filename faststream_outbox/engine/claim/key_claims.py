@@ -78,8 +78,8 @@ class KeyClaims:
     async def claim(self, lane: StoreLane, room: int, run_length: int) -> RunClaim:
         """Claim runs of about `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
-        keys, length = max(1, int(room / max(1.0, self._length))), min(self._rows_per_key, run_length)
-        claim = await self._claim_runs(lane, self._fresh, keys=keys, rows_per_key=length)
+        keys = max(1, int(room / max(1.0, self._length)))
+        claim = await self._claim_runs(lane, self._fresh, keys=keys, rows_per_key=min(self._rows_per_key, run_length))
         if claim.suspects and len(self._suspected) < _MOST_PLACES:
             self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:

@@ -109,7 +109,7 @@ async def test_two_keys_with_one_hash_wait_for_each_other_and_no_longer(postgres
     """Under advisory locks only, and only while one of them is being claimed."""
     hashed = "hashtext('q:k' || n)"
     pairs = f"SELECT string_agg('k' || n, ' ') FROM generate_series(1, 200000) n GROUP BY {hashed} HAVING count(*) = 2"
-    one, other = str((await postgres.run(pairs))[0][0]).split()  # type: ignore[index]
+    one, other = str((await postgres.run(pairs))[0][0]).split()
     await postgres.insert(NewRow("q", b"", key=one), NewRow("q", b"", key=other))
     async with postgres.engine.begin() as first, postgres.store.connect() as second:
         assert len((await claim(postgres.store.borrow(first), cursor(AdvisoryLocks()), keys=1)).runs) == 1
@@ -124,7 +124,7 @@ async def test_a_key_that_was_leased_after_its_lock_was_got_is_lost_too(postgres
     await fill(postgres)
     async with postgres.store.connect() as first, postgres.engine.begin() as connection:
         second = postgres.store.borrow(connection)
-        executor = second._executor
+        executor: Any = second._executor  # type: ignore[attr-defined]
         fetch = executor.fetch
 
         async def slow_fetch(statement: Statement, /, **values: Any) -> Any:
@@ -133,6 +133,6 @@ async def test_a_key_that_was_leased_after_its_lock_was_got_is_lost_too(postgres
                 assert len((await claim(first, cursor(HeadLease()), keys=5)).runs) == 5
             return records
 
-        executor.fetch = slow_fetch  # type: ignore[method-assign]
+        executor.fetch = slow_fetch
         rest = await claim(second, cursor(AdvisoryLocks()))
     assert (len(rest.runs), rest.lost) == (7, 5)
