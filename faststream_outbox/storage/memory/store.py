@@ -56,10 +56,7 @@ class MemoryStore(MemoryTable, Store):
             self._send([row.queue])
         return row_id
 
-    def insert_many_sync(
-        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows."""
+    def _insert_many(self, session: object, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         del session
         ids = [self.add(row) for row in rows]
         if notify:
