@@ -64,10 +64,7 @@ class MemoryStore(MemoryTable, Store):
         """Insert a row as another program would, and notify; return its id, or None if its timer waits already."""
         return self._insert(None, row, "ignore", notify=True)
 
-    def insert_many_sync(
-        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows."""
+    def _insert_many(self, session: object, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         del session
         ids = [self.add(row) for row in rows]
         if notify:
