@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ async def publish_in_python(postgres: PostgresBackend, _: Connect) -> None:
 @pytest.mark.parametrize("ordering", [HeadLease(), HashShards()], ids=["head lease", "shards"])
 @pytest.mark.parametrize("publish_second", [publish_in_sql, publish_in_python])
 async def test_two_producers_of_one_key_keep_its_order(
-    postgres: PostgresBackend, connect: Connect, publish_second: Callable[..., Awaitable[None]], ordering: Any
+    postgres: PostgresBackend, connect: Connect, publish_second: Callable[..., Coroutine[Any, Any, None]], ordering: Any
 ) -> None:
     first = await connect()
     async with handled_by(postgres, ordering=ordering) as handled:
@@ -207,7 +207,7 @@ async def test_a_notification_wakes_a_subscriber(postgres: PostgresBackend, conn
             async with program.transaction():
                 await program.execute(SQL["insert"], "orders", None, b"%d" % number, JSON_HEADERS)
                 await program.execute(SQL["notify"], "orders")
-            await until(lambda n=number: len(handled) == n)
+            await until(lambda: len(handled), number.__eq__)
     assert [body for body, _ in handled] == [1, 2, 3]
 
 
@@ -216,7 +216,7 @@ async def test_without_a_notification_a_look_finds_the_row(postgres: PostgresBac
     async with handled_by(postgres, min_fetch_interval=0.05, max_fetch_interval=0.05) as handled:
         for number in range(1, 4):
             await program.execute(SQL["insert"], "orders", None, b"%d" % number, JSON_HEADERS)
-            await until(lambda n=number: len(handled) == n)
+            await until(lambda: len(handled), number.__eq__)
 
 
 async def test_timers(postgres: PostgresBackend, connect: Connect) -> None:
@@ -296,7 +296,7 @@ async def test_a_table_with_a_schema(outbox_postgres: Database, connect: Connect
                 await program.execute(of_the_schema(SQL["lock a key"]), "orders", "k")
                 await program.execute(of_the_schema(SQL["insert"]), "orders", "k", b"%d" % number, JSON_HEADERS)
                 await program.execute(of_the_schema(SQL["notify"]), "orders")
-            await until(lambda n=number: len(handled) == n)
+            await until(lambda: len(handled), number.__eq__)
         async with program.transaction():
             await program.execute(of_the_schema(SQL["lock a key"]), "orders", "k")
             second = asyncio.create_task(publish_in_python(postgres, connect))

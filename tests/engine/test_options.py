@@ -124,6 +124,7 @@ def test_a_relay_explains_its_options_as_a_subscriber_does() -> None:
 def test_only_these_defaults_of_a_relay_are_not_those_of_a_subscriber() -> None:
     different = {name for name in NAMES if getattr(RELAY_DEFAULTS, name) != getattr(DEFAULTS, name)}
     assert different == {"max_workers", "fetch_batch_size", "min_fetch_interval", "batch", "max_records"}
+    assert RELAY_DEFAULTS.capacity == 51_200, "docs/relay.md has this number"
 
 
 def make_relay_in_code(**options: Any) -> Any:
