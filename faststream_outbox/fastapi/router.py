@@ -13,7 +13,6 @@ from fastapi.datastructures import Default
 from fastapi.routing import APIRoute
 from fastapi.utils import generate_unique_id
 from faststream import ContextRepo
-from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity
 from faststream.specification.base import SpecificationFactory
@@ -71,7 +70,7 @@ class OutboxRouter(OutboxStreamRegistrator):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         routers: Iterable[OutboxRegistrator] = (),
         ack_policy: AckPolicy = EMPTY,
-        id_generator: IdGenerator = gen_cor_id,
+        id_generator: IdGenerator | None = None,
         serializer: SerializerProto | None = EMPTY,
         context: ContextRepo | None = None,
         # AsyncAPI
@@ -125,7 +124,8 @@ class OutboxRouter(OutboxStreamRegistrator):
             middlewares: Middlewares of every handler and every publish.
             routers: Routers to include.
             ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
-            id_generator: A function that makes the correlation id of a message without one; by default the row's id.
+            id_generator: A function that makes the correlation id of a message that is published without one; by
+                default that message uses its row's id.
             serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
             context: FastStream's context, to share with another broker.
             specification: FastStream's AsyncAPI document, to share with others; by default one is made.

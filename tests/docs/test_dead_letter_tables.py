@@ -31,7 +31,8 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 def tree_of(source: str) -> ast.AST:
-    return compile(source, "source", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    tree: ast.AST = compile(source, "source", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return tree
 
 
 SOURCES = dict(sources())

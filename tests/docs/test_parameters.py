@@ -73,7 +73,7 @@ def described(called: Callable[..., Any]) -> list[str]:
 
 
 def parameters(called: Callable[..., Any]) -> list[str]:
-    function = called.__init__ if inspect.isclass(called) else called  # type: ignore[misc] # of this very class
+    function = called.__init__ if inspect.isclass(called) else called
     return [name for name in inspect.signature(function).parameters if name != "self"]
 
 
