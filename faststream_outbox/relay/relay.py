@@ -15,7 +15,7 @@ from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -75,7 +75,7 @@ class Relay:
         source: str | None = None,
         ordering: Ordering = DEFAULTS.ordering,
         on_dead: OnDead = DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = DEFAULTS.retry_strategy,
         lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         cloudevents: bool = False,
     ) -> None:
