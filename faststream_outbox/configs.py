@@ -31,6 +31,8 @@ class OutboxBrokerConfig(BrokerConfig):
     last_exception_renderer: LastExceptionRenderer | None = None
     # The name of this outbox in messages to other brokers.
     source: str = ""
+    # The queues that relays of this broker send.
+    relayed_queues: set[str] = field(default_factory=set)
     # Classes that must not annotate a handler's parameter, each with the annotation to use instead.
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 

@@ -100,6 +100,7 @@ class Relay:
             on_dead=on_dead,
             retry_strategy=retry_strategy,
         )
+        broker.config.broker_config.relayed_queues.update(self._routes.queues)
         self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
