@@ -111,6 +111,7 @@ class StoreLane(ABC):
         """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
 
         The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
+        The claim waits for no lock: a key that another claimer takes at this moment is counted as `lost`.
         """
 
     @abstractmethod
