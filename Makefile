@@ -11,11 +11,11 @@ CHECKED := tests/test_fake.py tests/test_integration.py tests/test_retry.py test
   tests/engine/dispatch tests/engine/settle tests/runtime tests/storage/contract tests/storage/ordering \
   tests/subscriber/test_judge.py tests/broker/test_ordering.py tests/broker/test_publishing.py tests/faststream/test_imports.py
 
-.PHONY: help demo check test lint bench peers plot docs soak clean
+.PHONY: help demo check test lint bench peers plot docs soak soak-report clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, Kafka, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
@@ -50,8 +50,13 @@ plot: .venvs/plot/.ready  ## the plots of the documentation, from what `make ben
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
 
-soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka")
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka", beside an older version with "--beside")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
+
+# Two hours by default; ARGS="--minutes 0.5 --relay-minutes 0.5" to see that it works.
+soak-report: .venvs/test/.ready  ## all soaks one after the other, written to docs/soak.md (ARGS="--minutes 15 --relay-minutes 5 --seed 7")
+	@.venvs/test/bin/python -m tests.servers.kafka_jars || true
+	@.venvs/test/bin/python -m tests.soak_report $(ARGS)
 
 clean:  ## remove everything the other targets made
 	rm -rf .venvs site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -9,6 +9,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +32,15 @@ def lacks(revision: str) -> str | None:
     if found.returncode != 0:
         return f"the history of this checkout does not have {revision[:7]}: git fetch --unshallow"
     return None
+
+
+@contextmanager
+def older_version(revision: str) -> Iterator[Path]:
+    """Build a version for some rounds; give where it is."""
+    if reason := lacks(revision):
+        raise SystemExit(f"The older version cannot be built: {reason}")
+    with tempfile.TemporaryDirectory(prefix="outbox-older-") as folder:
+        yield build(revision, Path(folder))
 
 
 def build(revision: str, into: Path) -> Path:
