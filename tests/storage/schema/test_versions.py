@@ -127,6 +127,7 @@ async def engine(outbox_postgres: Database) -> AsyncIterator[AsyncEngine]:
 def run(outbox_postgres: Database) -> Callable[[str], None]:
     def run(script: str) -> None:
         with psycopg.connect(outbox_postgres.dsn, autocommit=True) as connection:
+            connection.execute("SET lock_timeout = '10s'")
             for statement in filter(str.strip, script.split(";\n")):
                 connection.execute(statement.encode())
 
@@ -150,13 +151,15 @@ def ddl(said: str) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_ddl_of_validation_migrates_the_tables_and_their_rows_are_delivered(
-    engine: AsyncEngine, run: Callable[[str], None], version: str
+    engine: AsyncEngine, run: Callable[[str], None], outbox_postgres: Database, version: str
 ) -> None:
     tables, handled = Tables(), list[str]()
     run(VERSIONS[version] + ROWS)
     said = await advice(engine, tables.outbox, tables.dlq, tables.shards)
     assert bool(said) == (version != f"schema {SCHEMA_VERSION}")
-    run(ddl(said))
+    with psycopg.connect(outbox_postgres.dsn) as producer:  # of the old version, in the middle of a transaction
+        producer.execute("INSERT INTO outbox (queue, payload) VALUES ('orders', 'not committed yet')")
+        run(ddl(said))
     assert await advice(engine, tables.outbox, tables.dlq, tables.shards) == ""
 
     broker = OutboxBroker(
@@ -168,7 +171,7 @@ async def test_the_ddl_of_validation_migrates_the_tables_and_their_rows_are_deli
         handled.append(body.decode())
 
     await broker.start()
-    expected = ["failed twice", "key 1", "key 2", "key 3", "left behind", "new", "timer"]
+    expected = ["failed twice", "key 1", "key 2", "key 3", "left behind", "new", "not committed yet", "timer"]
     await until(lambda: sorted(handled) == expected)
     await broker.stop()
     assert [body for body in handled if body.startswith("key")] == ["key 1", "key 2", "key 3"]
