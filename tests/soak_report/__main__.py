@@ -5,21 +5,21 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 
 from tests.order.settings import STRATEGIES
 from tests.relay.faults.settings import ENDPOINTS
 from tests.soak.__main__ import BROKEN, INTERRUPTED, PASSED, soak
+from tests.soak.checker import Violation
 from tests.soak.report import show_results
+from tests.soak.round import Result
 from tests.soak_report.page import Run, render
 from tests.upgrade.older import VERSIONS
-
-if TYPE_CHECKING:
-    from tests.soak.round import Result
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "soak.md"
@@ -63,6 +63,10 @@ def _run(plan: Run, console: Console) -> Run:
     except SystemExit as lacking:
         console.print(f"Not run: {lacking}")
         return Run(plan.what, plan.arguments, lacks=str(lacking))
+    except Exception as error:  # noqa: BLE001 - the others are run all the same, and the page says that this one failed
+        console.print_exception()
+        failure = Violation("crash", "", f"the soak itself failed: {error!r}")
+        results.append(Result(-1, [failure], Counter(), Counter(), 0.0, {}))
     show_results(console, results)
     return Run(plan.what, plan.arguments, time.monotonic() - began, results)
 

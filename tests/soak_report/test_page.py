@@ -81,6 +81,21 @@ def test_every_strategy_version_and_broker_is_run_for_as_long_as_told(
     assert "not run: Kafka" in cells(page.read_text(), "relay to kafka")[1]
 
 
+def test_a_soak_that_fails_itself_is_a_violation_and_the_others_are_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def soak(arguments: Sequence[str], _: Console, results: list[Result]) -> None:
+        if "redis" in arguments:
+            raise TimeoutError("worker12 did not start within 60 s.")
+        results.append(result(41))
+
+    monkeypatch.setattr(command, "soak", soak)
+    page = tmp_path / "soak.md"
+    assert command.main([*TIMES, "--page", str(page)]) == command.BROKEN
+    assert cells(page.read_text(), "relay to redis")[-1] == "**1**"
+    assert cells(page.read_text(), "relay to nats")[-1] == "**0**"
+
+
 def test_an_interrupted_report_leaves_the_page_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def soak(*_: object) -> None:
         raise KeyboardInterrupt
