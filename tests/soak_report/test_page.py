@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tests.order.settings import STRATEGIES
 from tests.relay.faults.settings import ENDPOINTS
+from tests.soak.__main__ import BROKEN, INTERRUPTED, PASSED
 from tests.soak.checker import Violation
 from tests.soak.round import Result
 from tests.soak_report import __main__ as command
@@ -55,7 +56,7 @@ def test_the_numbers_of_all_rounds_are_added_up() -> None:
     assert 'make soak ARGS="--order HeadLease"' in page
 
 
-@pytest.mark.parametrize(("broken", "status"), [(0, command.PASSED), (1, command.BROKEN)])
+@pytest.mark.parametrize(("broken", "status"), [(0, PASSED), (1, BROKEN)])
 def test_every_strategy_version_and_broker_is_run_for_as_long_as_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: int, status: int
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_soak_that_fails_itself_is_a_violation_and_the_others_are_run(
 
     monkeypatch.setattr(command, "soak", soak)
     page = tmp_path / "soak.md"
-    assert command.main([*TIMES, "--page", str(page)]) == command.BROKEN
+    assert command.main([*TIMES, "--page", str(page)]) == BROKEN
     assert cells(page.read_text(), "relay to redis")[-1] == "**1**"
     assert cells(page.read_text(), "relay to nats")[-1] == "**0**"
 
@@ -101,7 +102,7 @@ def test_an_interrupted_report_leaves_the_page_as_it_was(monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "soak", soak)
-    assert command.main([*TIMES, "--page", str(tmp_path / "soak.md")]) == command.INTERRUPTED
+    assert command.main([*TIMES, "--page", str(tmp_path / "soak.md")]) == INTERRUPTED
     assert not (tmp_path / "soak.md").exists()
 
 
