@@ -49,7 +49,7 @@ def plans(options: argparse.Namespace) -> list[Run]:
     return [
         Run("rows without a key", [*long, *seed]),
         *(Run(f"keys, {strategy}", ["--order", strategy, *long, *seed]) for strategy in STRATEGIES),
-        *(Run(f"beside {name}", ["--beside", sha[:7], *short, *seed]) for name, sha in VERSIONS.items()),
+        *(Run(f"beside version {name}", ["--beside", sha[:7], *short, *seed]) for name, sha in VERSIONS.items()),
         *(Run(f"relay to {name}", ["--relay", name, *short, *seed]) for name in ENDPOINTS),
     ]
 
