@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -24,6 +24,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TimerConflict = Literal["ignore", "extend"]
+
+# What one claim brings at most: so many bytes, and one row more; and so many rows of keys.
+MAX_BYTES: Final = 8 * 2**20
+MAX_ROWS: Final = 1_000
 
 # What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
@@ -90,8 +94,13 @@ class StoreLane(ABC):
     row_type: type[OutboxRow] = OutboxRow
 
     @abstractmethod
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        """Lease up to `limit` due rows that are free; rows whose lease ran out are left to `claim_suspect`."""
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
+        """Lease up to `limit` due rows that are free; rows whose lease ran out are left to `claim_suspect`.
+
+        No row is added to rows that have `max_bytes` together, so that the claim ends in time, however large rows are.
+        """
 
     @abstractmethod
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
@@ -102,11 +111,20 @@ class StoreLane(ABC):
 
     @abstractmethod
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
 
         The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
+        `max_rows` and `max_bytes` bound all runs together: first rows come first, and others while there is room.
         """
 
     @abstractmethod

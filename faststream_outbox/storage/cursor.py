@@ -75,11 +75,16 @@ class ClaimCursor:
             sweep=sweep,
         )
 
-    def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
-        """Record the rows of a claim, in the order of positions; return whether more are likely to be there."""
+    def record(
+        self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float, cut: bool = False
+    ) -> bool:
+        """Record the rows of a claim, in the order of positions; return whether more are likely to be there.
+
+        `cut` says that rows were left out because those before them had too many bytes.
+        """
         taken = Counter(row.queue for row in rows)
         self._note_positions(rows)
-        left = plan.limit
+        left = plan.limit if not cut else len(rows)
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             if left <= 0:
                 break  # it was not asked: what is known of it stays
@@ -93,7 +98,7 @@ class ClaimCursor:
         self._swept = plan.sweep
         if plan.sweep:
             self._put_off_sweep(began, ended)
-        return len(rows) >= plan.limit or any(
+        return cut or len(rows) >= plan.limit or any(
             taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True)
         )
 

@@ -141,6 +141,12 @@ class OutboxRow:
         return lease
 
     @property
+    def size(self) -> int:
+        """How many bytes the payload and the headers have, about."""
+        headers = self.headers_json
+        return len(self.payload) + (0 if headers is None else len(headers))
+
+    @property
     def ordered(self) -> bool:
         """Whether the row has a key, and with it a place in an order."""
         return self.entity_key is not None

@@ -24,7 +24,7 @@ async def buffers_of_claim(backend: PostgresBackend, start: tuple[float, int], *
     at, row_id = start
     queues = {"claim_queue": "ARRAY['q']", "claim_quota": f"ARRAY[{limit}]"}
     since = {"claim_at": f"ARRAY['{at}']::float8[]", "claim_id": f"ARRAY[{row_id}]"}
-    arguments = {**LEASE, **queues, **since, "limit": str(limit)}
+    arguments = {**LEASE, **queues, **since, "limit": str(limit), "max_bytes": "8000000"}
     statement = backend.store._statements.claim.claim
     async with backend.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():

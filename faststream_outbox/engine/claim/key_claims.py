@@ -7,6 +7,7 @@ from typing import Final
 
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.storage import StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES
 from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, OwnShards, RunClaim
 
 # While rows without a key are claimed batch after batch, look for keys this often, in seconds; and the other way round.
@@ -60,19 +61,25 @@ class KeyClaims:
         """Look at all keys again: rows may have come, or time has passed."""
         self._fresh.restart()
 
-    async def claim(self, lane: StoreLane, room: int, run_length: int) -> RunClaim:
-        """Claim runs of about `room` rows together, each of at most `run_length` rows."""
+    async def claim(
+        self, lane: StoreLane, room: int, run_length: int, *, max_bytes: int = MAX_BYTES
+    ) -> RunClaim:
+        """Claim runs of at most `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
         claim = await lane.claim_runs(
             self._fresh,
             keys=max(1, int(room / max(1.0, self._length))),
             rows_per_key=min(self._rows_per_key, run_length),
             lease_seconds=self._lease_seconds,
+            max_rows=room,
+            max_bytes=max_bytes,
         )
         if claim.suspects and len(self._suspected) < _MOST_PLACES:
             self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:
-            length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
+            rows = sum(len(run.rows) for run in claim.runs)
+            # A claim without room left may have cut its runs: suppose that they are twice as long.
+            length = rows / len(claim.runs) * (2 if rows >= room else 1)
             self._length += _WEIGHT * (length - self._length)
         return claim
 

@@ -4,13 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 from uuid import uuid4
 from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import Claim, QueueStats, StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, QueueStats, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
@@ -26,18 +26,23 @@ class MemoryLane(StoreLane):
     def __init__(self, store: MemoryTable) -> None:
         self._store = store
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
+        check_count("max_bytes", max_bytes)
         began, now = time.monotonic(), self._store.clock()
         plan = cursor.plan(limit, began)
         ready: list[OutboxRow] = []
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             free = (row for row in self._due(queue, now) if row.acquired_token is None)
             ready.extend(islice(free, min(quota, limit - len(ready))))
-        rows = self._lease(ready, lease_seconds, began, now)
+        fitting = _within_bytes(ready, max_bytes)
+        rows = self._lease(fitting, lease_seconds, began, now)
         rows.sort(key=attrgetter("position"))
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        cut = len(fitting) < len(ready)
+        more = cursor.record(plan, rows, began=began, ended=time.monotonic(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
@@ -56,16 +61,24 @@ class MemoryLane(StoreLane):
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease keys, each with its rows that are due."""
-        check_count("keys", keys)
-        check_count("rows_per_key", rows_per_key)
+        for name, count in (("keys", keys), ("rows_per_key", rows_per_key), ("max_rows", max_rows)):
+            check_count(name, count)
         began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
-        heads = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
-        runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
-        for rows in heads:
+        keyed = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
+        wanted, waits, expired, last, ended = list[list[OutboxRow]](), list[float](), False, None, True
+        for rows in keyed:
             head, last = rows[0], rows[0].entity_key
             free = head.acquired_token is None
             over = not free and head.lease_expires_epoch <= now
@@ -78,13 +91,15 @@ class MemoryLane(StoreLane):
             if suspects:
                 for row in rows[1:rows_per_key]:
                     row.acquired_epoch = now
+            wanted.append(due[: 1 if alone else rows_per_key])
+            if len(wanted) == keys:
+                ended = rows is keyed[-1]
+                break
+        runs = list[Run]()
+        for head, *behind in _bounded(wanted, max_rows, check_count("max_bytes", max_bytes)):
             head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
             head.deliveries_count += 1
-            taken = due[: 1 if alone else rows_per_key]
-            runs.append(Run([_lend(row, head, began, suspect=suspects) for row in taken]))
-            if len(runs) == keys:
-                ended = rows is heads[-1]
-                break
+            runs.append(Run([_lend(row, head, began, suspect=suspects) for row in (head, *behind)]))
         next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(plan, runs, began + seconds, more, next_due, expired)
@@ -255,6 +270,20 @@ def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
     if head is not None and head is not row and state_of(head, now) != "ready":
         return "blocked"
     return "ready" if state == "ready" else "scheduled"
+
+
+def _within_bytes(rows: Sequence[OutboxRow], max_bytes: int, taken: int = 0) -> list[OutboxRow]:
+    """Return the first rows that have `max_bytes` together with the `taken` bytes, and one more."""
+    sizes = accumulate((row.size for row in rows[:-1]), initial=taken)
+    return [row for row, before in zip(rows, sizes, strict=False) if before < max_bytes]
+
+
+def _bounded(runs: Sequence[Sequence[OutboxRow]], max_rows: int, max_bytes: int) -> list[list[OutboxRow]]:
+    """Return the runs that fit: all heads come before the rows behind them."""
+    heads = _within_bytes([run[0] for run in runs], max_bytes)
+    behind = [row for run in runs[: len(heads)] for row in run[1:]][: max(0, max_rows - len(heads))]
+    fitting = {row.id for row in _within_bytes(behind, max_bytes, sum(head.size for head in heads))}
+    return [[head, *(row for row in run[1:] if row.id in fitting)] for head, run in zip(heads, runs, strict=False)]
 
 
 def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:

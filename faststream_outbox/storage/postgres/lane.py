@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import Claim, QueueStats
+from faststream_outbox.storage.contract import MAX_BYTES, Claim, QueueStats
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
@@ -37,6 +37,7 @@ _SOONEST: Final = 0.001
 # The first instant of Postgres' calendar, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _BY_LEASE: Final = attrgetter("lease")
+_TOKEN: Final = [each.name for each in fields(OutboxRow)].index("acquired_token")
 _BY_ID: Final = attrgetter("id")
 _BY_TIME: Final = attrgetter("next_attempt_epoch")
 _Entry = tuple[Any, ...]  # a lease's id and token, and the other columns of its statement
@@ -58,22 +59,28 @@ class PostgresLane(RunClaims, ShardLeases):
         self._statements = statements
         self._shards = shards
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
+        check_count("max_bytes", max_bytes)
         began = time.monotonic()
         plan = cursor.plan(limit, began)
         starts = _shifted(plan.starts, -math.inf)
         asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
         try:
-            rows = await self._lease(self._statements.claim.claim, lease_seconds, began, **asked, limit=limit)
+            rows, ready = await self._lease(
+                self._statements.claim.claim, lease_seconds, began, **asked, limit=limit, max_bytes=max_bytes
+            )
         except BaseException:
             cursor.abandon(plan, began=began, ended=time.monotonic())
             raise
         # Two stable sorts equal one sort by (time, id) and allocate no tuples.
         rows.sort(key=_BY_ID)
         rows.sort(key=_BY_TIME)
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        cut = ready is not None and ready > len(rows)
+        more = cursor.record(plan, rows, began=began, ended=time.monotonic(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
@@ -81,21 +88,24 @@ class PostgresLane(RunClaims, ShardLeases):
         began = time.monotonic()
         ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
-        rows = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
+        rows, _ = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
-    async def _lease(self, statement: Statement, lease_seconds: float, began: float, **asked: Any) -> list[OutboxRow]:
+    async def _lease(
+        self, statement: Statement, lease_seconds: float, began: float, **asked: Any
+    ) -> tuple[list[OutboxRow], int | None]:
+        """Lease rows; return them, and what the statement has in the place of their token, which is known here."""
         seconds = check_number("lease_seconds", lease_seconds)
         token = uuid4()
         make = self.row_type
         records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
         rows = [make(*record) for record in records]
         for row in rows:
-            row.acquired_token = token  # not returned by the statement: one object serves all rows
+            row.acquired_token = token  # one object serves all rows
             row.claimed_at = began
-        return rows
+        return rows, records[0][_TOKEN] if records else None
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Renew leases."""

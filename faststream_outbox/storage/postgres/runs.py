@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, StoreLane
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
@@ -21,7 +21,7 @@ from faststream_outbox.storage.rows import OutboxRow
 
 
 class _Met(NamedTuple):
-    """The summary of a walk."""
+    """The summary of a walk, and how many of the wanted heads no other claimer took."""
 
     visits: int
     last: str | None
@@ -29,9 +29,10 @@ class _Met(NamedTuple):
     next_due: float | None
     suspects: bool
     now: float
+    locked: int
 
 
-_NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
+_NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0, locked=0)
 
 
 class RunClaims(StoreLane):
@@ -41,7 +42,15 @@ class RunClaims(StoreLane):
     _statements: Statements
 
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
         began, plan = time.monotonic(), cursor.plan()
@@ -54,14 +63,20 @@ class RunClaims(StoreLane):
             "visits": MOST_VISITS,
             "suspects": suspects,
         }
-        lease = {"token": uuid4(), "lease_seconds": seconds, "rows_per_key": check_count("rows_per_key", rows_per_key)}
+        lease = {
+            "token": uuid4(),
+            "lease_seconds": seconds,
+            "rows_per_key": check_count("rows_per_key", rows_per_key),
+            "max_rows": check_count("max_rows", max_rows),
+            "max_bytes": check_count("max_bytes", max_bytes),
+        }
         met, handed = await self._walk_and_lease(plan, walk, lease)
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
             runs.setdefault(head, []).append(self.row_type(*fields))
         claimed = [_run(sorted(rows, key=attrgetter("id")), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
-        found, lost = len(claimed), met.wanted - len(claimed)
+        found, lost = len(claimed), met.wanted - met.locked
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
 
@@ -83,9 +98,10 @@ class RunClaims(StoreLane):
         async with self._executor.transaction():
             [[*met, heads]] = await self._executor.fetch(self._statements.runs.lock_keys, **walk)
             if not heads:
-                return _Met(*met), []
+                return _Met(*met, locked=0), []
             asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
-            return _Met(*met), await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
+            records = await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
+            return _Met(*met, locked=records[0][0]), [record[1:] for record in records if record[1] is not None]
 
 
 def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:

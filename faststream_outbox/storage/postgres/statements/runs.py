@@ -28,10 +28,12 @@ from faststream_outbox.storage.postgres.statements.statement import (
     LEASE,
     LEASES,
     ROW,
+    SIZE,
     Columns,
     Statement,
     epoch,
     held,
+    within_bytes,
 )
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -46,6 +48,9 @@ PARKED: Final = Columns("parked", **OF_RUN, **FAILURE)
 _SUMMARY: Final = f"""count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesce(sum(w.wanted::int), 0),
        {epoch("min(w.due) FILTER (WHERE w.mine AND NOT w.wanted)")} - {epoch("now()")},
        coalesce(bool_or(w.mine AND NOT w.free AND w.due <= now()), false), {epoch("now()")}"""
+
+# How many of the wanted heads were still free; those that `:max_bytes` leaves out too.
+_LOCKED: Final = "(SELECT count(*) FROM free)"
 
 # What a claim may lease: rows that are due and free or, if suspects are wanted, whose lease ran out.
 _WANTED: Final = """o.next_attempt_at <= now() AND CASE WHEN :suspects::bool
@@ -96,6 +101,7 @@ class RunStatements:
 
         A suspect comes alone. The process that lost it may have held the rows behind it too, and one of those may have
         killed the process: they get an `acquired_at` without a token, and each comes alone once it is the head.
+        Heads come first: the rows behind them get what is left of `:max_rows` and `:max_bytes`.
         """
 
         def behind(columns: str, limit: str) -> str:
@@ -105,16 +111,20 @@ class RunStatements:
      ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN :rows_per_key::int - 1 ELSE 0 END"""
 
         fresh = "NOT :suspects::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
-        return f"""heads AS MATERIALIZED (
-  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
+        return f"""free AS MATERIALIZED (
+  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at, {SIZE} AS size FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_WANTED}
      FOR UPDATE OF o SKIP LOCKED),
+heads AS MATERIALIZED {within_bytes("free")},
 leased AS (
   UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT h.id FROM heads h)) RETURNING o.id AS head, {ROW}),
+behind AS (
+  SELECT h.id AS head, o.*, {SIZE} AS size FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o
+   LIMIT greatest(0, :max_rows::bigint - (SELECT count(*) FROM heads h))),
 handed AS (
   SELECT * FROM leased
   UNION ALL
-  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o),
+  SELECT o.head, {ROW} FROM {within_bytes("behind", "(SELECT sum(h.size) FROM heads h)")} o),
 marked AS (
   UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
     SELECT f.id FROM heads h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
@@ -122,7 +132,7 @@ marked AS (
     def _claim(self, mine: str = "true") -> Statement:
         return Statement(f"""{self._walk(mine)},
 {self._lease("ARRAY(SELECT w.id FROM walk w WHERE w.wanted)")}
-SELECT s.*, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
+SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
 
     def _lock_keys(self) -> Statement:
         # A statement's snapshot is older than any lock that it takes, so a second statement leases.
@@ -131,7 +141,8 @@ SELECT s.*, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON tru
         return Statement(f"{self._walk()}\nSELECT {_SUMMARY}, {locked} FROM walk w")
 
     def _claim_locked(self) -> Statement:
-        return Statement(f"WITH {self._lease(':heads::bigint[]')}\nSELECT r.* FROM handed r")
+        return Statement(f"""WITH {self._lease(":heads::bigint[]")}
+SELECT {_LOCKED}, r.* FROM (SELECT) s LEFT JOIN handed r ON true""")
 
     def _settle(self) -> Statement:
         return Statement(f"""WITH own AS MATERIALIZED (

@@ -13,11 +13,12 @@ __all__ = ["driver"]  # a fixture: one driver will do here, too
 
 VISITS = 500
 WALK = {"queue": "'q'", "after_key": "''", "after_id": "-1", "keys": "100", "visits": str(VISITS), "suspects": "false"}
+BOUNDS = {"rows_per_key": "10", "max_rows": "1000", "max_bytes": "8000000"}
 ARGUMENTS = {
-    "claim": {**LEASE, **WALK, "rows_per_key": "10"},
-    "claim_shards": {**LEASE, **WALK, "rows_per_key": "10", "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
+    "claim": {**LEASE, **WALK, **BOUNDS},
+    "claim_shards": {**LEASE, **WALK, **BOUNDS, "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
     "lock_keys": WALK,
-    "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", "rows_per_key": "10", "heads": IDS},
+    "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", **BOUNDS, "heads": IDS},
     "settle": SETTLE,
 }
 # How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
