@@ -98,8 +98,10 @@ class ClaimCursor:
         self._swept = plan.sweep
         if plan.sweep:
             self._put_off_sweep(began, ended)
-        return cut or len(rows) >= plan.limit or any(
-            taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True)
+        return (
+            cut
+            or len(rows) >= plan.limit
+            or any(taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True))
         )
 
     def abandon(self, plan: ClaimPlan, *, began: float, ended: float) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from faststream_outbox.storage import Claim, StoreLane
 from faststream_outbox.storage.memory.lane import MemoryLane

@@ -61,9 +61,7 @@ class KeyClaims:
         """Look at all keys again: rows may have come, or time has passed."""
         self._fresh.restart()
 
-    async def claim(
-        self, lane: StoreLane, room: int, run_length: int, *, max_bytes: int = MAX_BYTES
-    ) -> RunClaim:
+    async def claim(self, lane: StoreLane, room: int, run_length: int, *, max_bytes: int = MAX_BYTES) -> RunClaim:
         """Claim runs of at most `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
         claim = await lane.claim_runs(

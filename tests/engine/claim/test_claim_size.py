@@ -40,25 +40,22 @@ async def test_the_first_claim_of_keys_brings_no_more_rows_than_a_claim_may(back
         free.set()
 
 
-async def test_large_rows_are_claimed_as_the_memory_allows(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_rows_are_claimed_as_the_memory_allows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "MOST_BYTES", 10_000)
     monkeypatch.setattr("faststream_outbox.engine.claim.ledger_claims.MAX_BYTES", 5_000)
     await backend.insert(*(NewRow("q", b"x" * 1000, key="k" if n % 2 else None) for n in range(100)))
-    in_hand, most, handled = 0, 0, 0
+    most, handled = 0, list[int]()
 
-    async with running(backend, lambda row: handle(row), max_workers=4) as pipeline:
+    async def handle(row: OutboxRow) -> Outcome:
+        nonlocal most
+        handled.append(row.id)
+        most = max(most, pipeline._ledger.bytes)
+        await asyncio.sleep(0)
+        return Ack()
 
-        async def handle(_row: OutboxRow) -> Outcome:
-            nonlocal most, handled
-            handled += 1
-            most = max(most, pipeline._ledger.bytes)
-            await asyncio.sleep(0)
-            return Ack()
-
+    async with running(backend, handle, max_workers=4) as pipeline:
         await until_empty(backend)
-        assert handled == 100
+        assert len(handled) == 100
         assert 5_000 <= most <= 10_000 + 2 * 6_000, "ten rows may be in hand when six more are claimed, twice"
         await until(lambda: pipeline._ledger.bytes == 0)
 

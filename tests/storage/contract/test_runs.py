@@ -294,9 +294,7 @@ def test_a_settlement_begins_with_the_head_and_ends_with_a_retry() -> None:
         pytest.param(100, 1, [1], id="one always comes"),
     ],
 )
-async def test_a_claim_of_runs_is_bounded(
-    backend: Backend, max_rows: int, max_bytes: int, lengths: list[int]
-) -> None:
+async def test_a_claim_of_runs_is_bounded(backend: Backend, max_rows: int, max_bytes: int, lengths: list[int]) -> None:
     await backend.insert(*(NewRow("q", b"x" * 1000, key=key) for key in "xyz" for _ in range(5)))
     runs, cursor = list[Run](), _cursor()
     async with backend.store.connect() as lane:
