@@ -55,7 +55,7 @@ class SubscriberOptions:
     batch: bool = False
     max_records: int | None = None
     max_wait_ms: float = 0.0
-    # Needs no setup, and the others are not faster.
+    # Needs no setup, and the others are not faster by more than the benchmark can tell ("strategies side by side").
     ordering: Ordering = field(default_factory=HeadLease)
     # What a handler returns is a new message; headers of the old one may not fit it.
     propagate_inbound_headers: bool = False

@@ -33,7 +33,8 @@ class PipelineBase(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
         shards = own_shards(options.ordering, context.queues)
-        keys = KeyClaims(context.queues, options, rows_per_key=rows_per_key, shards=shards)
+        on_lost = context.row_events.contended
+        keys = KeyClaims(context.queues, options, rows_per_key=rows_per_key, shards=shards, on_lost=on_lost)
         self._claimer = Claimer(context, demand, keys)
         self._settler = Settler(context, self._claimer.expect)
         self._lease_renewer = LeaseRenewer(context)

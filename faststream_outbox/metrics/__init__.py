@@ -28,6 +28,7 @@ GAUGES: Final = (
 # The events that each recorder counts for the outbox itself: event, name and unit of the counter, and description.
 COUNTERS: Final = (
     ("fetched", "fetch.batches", "batch", "Claims of rows"),
+    ("keys_contended", "keys_contended", "key", "Keys that a claim wanted and another claimer had first"),
     ("lease_lost", "lease_lost", "event", "Rows whose lease was lost"),
     ("dlq_written", "dlq_written", "event", "Rows moved to the dead-letter table"),
     ("drain_timeout", "drain_timeout", "event", "Stops that ran out of time"),

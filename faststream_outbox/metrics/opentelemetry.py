@@ -77,6 +77,8 @@ class OpenTelemetryRecorder:
         match event:
             case "fetched":
                 self._counters[event].add(1, _attributes(tags, "receive"))
+            case "keys_contended":
+                self._counters[event].add(tags.get("count", 0), _attributes(tags, "receive"))
             case "acked" | "nacked_retried" | "nacked_terminal" if self._with_bus:
                 self._processed(event, tags)
             case "lease_lost":

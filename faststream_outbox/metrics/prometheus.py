@@ -98,7 +98,7 @@ class PrometheusRecorder:
                 label, tag = _LABELS[event]
                 value = tags.get(tag, "")
                 labels[label] = str(bool(value)).lower() if event == "fetched" else value
-            counter.labels(**labels).inc()
+            counter.labels(**labels).inc(tags.get("count", 0) if event == "keys_contended" else 1)
         match event:
             case "backlog":
                 self._backlog(tags)

@@ -125,6 +125,10 @@ class RowEvents:
         for queue, count in counts.items():
             self.monitor.record("fetched", queue=queue, count=count)
 
+    def contended(self, queue: str, count: int) -> None:
+        """Report keys that a claim wanted and that another claimer had first; they are counted, not logged."""
+        self.monitor.record("keys_contended", queue=queue, count=count)
+
     def dispatched(self, rows: Sequence[OutboxRow]) -> None:
         """Report rows that a handler is about to be called with."""
         if self.monitor.counts:

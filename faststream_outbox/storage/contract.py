@@ -125,6 +125,7 @@ class StoreLane(ABC):
 
         The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
         `max_rows` and `max_bytes` bound all runs together: first rows come first, and others while there is room.
+        The claim waits for no lock: a key that another claimer takes at this moment is counted as `lost`.
         """
 
     @abstractmethod

@@ -8,11 +8,13 @@ import pytest
 from faststream.exceptions import RejectMessage
 from faststream.prometheus.container import MetricsContainer
 from prometheus_client import CollectorRegistry
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox.annotations import OutboxMessage
 from faststream_outbox.metrics.opentelemetry import OpenTelemetryRecorder
 from faststream_outbox.metrics.prometheus import PrometheusRecorder
+from faststream_outbox.storage import NewRow
 from tests.backends import PostgresBackend
 from tests.metrics.brokers import SOON, Events, make_broker, publish, running, stop_during_a_handler
 from tests.metrics.readers import Meters, samples
@@ -122,6 +124,41 @@ async def test_a_stop_that_runs_out_of_time(postgres: PostgresBackend) -> None:
     assert recorded.meters.read("messaging.outbox.drain_timeout") == {(): 1}
 
 
+async def test_keys_that_another_claimer_had_first(postgres: PostgresBackend) -> None:
+    recorded = Recorded()
+    broker = make_broker(postgres, recorded.events)
+
+    @broker.subscriber("orders")
+    async def handle(_number: int) -> None: ...
+
+    await postgres.insert(*(NewRow("orders", b"1", key=key) for key in "abc"))
+    async with postgres.engine.begin() as rival, running(broker):
+        # The rival's claim is not committed yet; until the rollback each claim of the broker meets its three keys.
+        await rival.execute(text("SELECT id FROM outbox FOR UPDATE"))
+        await recorded.events.wait_for("keys_contended", queue="orders", count=3)
+        await rival.rollback()
+        await recorded.events.wait_for("acked", 3)
+    lost = sum(tags["count"] for tags in recorded.events.named("keys_contended"))
+    assert recorded.prometheus("outbox_keys_contended_total", "handler") == {"Handle": lost}
+    names = ("messaging.destination.name", "messaging.outbox.handler")
+    assert recorded.meters.read("messaging.outbox.keys_contended", *names) == {("orders", "Handle"): lost}
+
+
+async def test_a_broker_that_is_alone_loses_no_key(postgres: PostgresBackend) -> None:
+    recorded = Recorded()
+    broker = make_broker(postgres, recorded.events)
+
+    @broker.subscriber("orders", max_workers=4)
+    async def handle(_number: int) -> None: ...
+
+    async with running(broker):
+        for _ in range(5):
+            await postgres.insert(*(NewRow("orders", b"1", key=f"k{n % 20}") for n in range(60)))
+        await recorded.events.wait_for("acked", 300)
+    assert recorded.events.named("keys_contended") == []
+    assert recorded.prometheus("outbox_keys_contended_total", "handler") == {}
+
+
 async def test_messages_that_are_pulled(postgres: PostgresBackend) -> None:
     recorded = Recorded()
     broker = make_broker(postgres, recorded.events)
@@ -153,7 +190,7 @@ async def test_a_failed_publish(postgres: PostgresBackend) -> None:
 
 EVENTS = (
     *("fetched", "dispatched", "acked", "nacked_retried", "nacked_terminal", "lease_lost", "dlq_written"),
-    *("drain_timeout", "dispatch_abandoned", "published", "backlog", "an_event_of_the_future"),
+    *("keys_contended", "drain_timeout", "dispatch_abandoned", "published", "backlog", "an_event_of_the_future"),
 )
 
 

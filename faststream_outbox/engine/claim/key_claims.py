@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.storage import StoreLane
@@ -23,15 +23,30 @@ class KeyClaims:
     """Claims runs of rows with a key, and remembers after which key to continue.
 
     It also remembers where it met keys whose lease ran out; `claim_suspect` looks only there.
+
+    Args:
+        queues: The queues whose keys are claimed, in turn.
+        options: The strategy, and how long a lease lasts.
+        rows_per_key: How many rows of a key come together at most.
+        shards: The shards of this process, if the strategy has any.
+        on_lost: Called with a queue and the number of its keys that a claim lost to other claimers.
+
     """
 
     def __init__(
-        self, queues: Sequence[str], options: SubscriberOptions, *, rows_per_key: int, shards: OwnShards | None = None
+        self,
+        queues: Sequence[str],
+        options: SubscriberOptions,
+        *,
+        rows_per_key: int,
+        shards: OwnShards | None = None,
+        on_lost: Callable[[str, int], None] | None = None,
     ) -> None:
         self._fresh = KeyCursor(queues, ordering=options.ordering, shards=shards)
         self._suspects = KeyCursor(queues, ordering=options.ordering, shards=shards)
         self._rows_per_key = rows_per_key
         self._lease_seconds = options.lease_ttl_seconds
+        self._on_lost = on_lost
         self._length = 1.0
         self._looked_at = -math.inf
         # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
@@ -64,11 +79,11 @@ class KeyClaims:
     async def claim(self, lane: StoreLane, room: int, run_length: int, *, max_bytes: int = MAX_BYTES) -> RunClaim:
         """Claim runs of at most `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
-        claim = await lane.claim_runs(
+        claim = await self._claim_runs(
+            lane,
             self._fresh,
             keys=max(1, int(room / max(1.0, self._length))),
             rows_per_key=min(self._rows_per_key, run_length),
-            lease_seconds=self._lease_seconds,
             max_rows=room,
             max_bytes=max_bytes,
         )
@@ -85,14 +100,14 @@ class KeyClaims:
         """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""
         for place in list(self._suspected)[:_LOOKS]:
             self._suspects.go_to(*place)
-            claim = await lane.claim_runs(
-                self._suspects,
-                keys=1,
-                rows_per_key=self._rows_per_key,
-                lease_seconds=self._lease_seconds,
-                suspects=True,
-            )
+            claim = await self._claim_runs(lane, self._suspects, keys=1, rows_per_key=self._rows_per_key, suspects=True)
             if claim.runs:
                 return claim
             del self._suspected[place]
         return None
+
+    async def _claim_runs(self, lane: StoreLane, cursor: KeyCursor, **asked: Any) -> RunClaim:
+        claim = await lane.claim_runs(cursor, lease_seconds=self._lease_seconds, **asked)
+        if claim.lost and self._on_lost is not None:
+            self._on_lost(claim.plan.queue, claim.lost)
+        return claim

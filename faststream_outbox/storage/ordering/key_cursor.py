@@ -51,7 +51,8 @@ class RunClaim:
     """What one claim of runs brought, by the plan that it followed.
 
     `next_due` is in how many seconds the next run is due, among the keys that this claim visited. `suspects` says that
-    it found keys whose lease ran out.
+    it found keys whose lease ran out. `lost` counts the keys that were free when it looked, and that another
+    claimer, or a program that holds their lock, had first.
     """
 
     plan: KeyPlan
@@ -60,6 +61,7 @@ class RunClaim:
     more: bool
     next_due: float | None
     suspects: bool
+    lost: int = 0
 
 
 def finite(seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ MOST_SHARDS: Final = 4096
 class HeadLease:
     """Claimers visit all keys, each starting elsewhere, and skip those that another one is claiming.
 
-    It needs no set-up and is the fastest.
+    It needs no set-up, and is the default.
 
     Example:
         @broker.subscriber("orders", ordering=HeadLease())

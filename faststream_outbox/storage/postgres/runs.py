@@ -78,7 +78,7 @@ class RunClaims(StoreLane):
         ended = met.visits < MOST_VISITS and met.wanted < keys
         found, lost = len(claimed), met.wanted - met.locked
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
-        return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects)
+        return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects, lost)
 
     async def _walk_and_lease(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         match plan.ordering:

@@ -19,8 +19,7 @@ SLOW_UPDATES = [
 # No row with a key can be leased.
 NO_KEYS = [
     "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE division_by_zero; END'",
-    "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW WHEN (NEW.entity_key IS NOT NULL) "
-    "EXECUTE FUNCTION refuse()",
+    "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW WHEN (NEW.entity_key > '') EXECUTE FUNCTION refuse()",
 ]
 
 

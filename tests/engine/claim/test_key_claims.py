@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from sqlalchemy import text
+
 from faststream_outbox.engine.claim.key_claims import KeyClaims
 from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.storage import NewRow
@@ -45,3 +47,21 @@ async def test_suspects_are_looked_for_where_they_were_met(postgres: PostgresBac
         assert sorted(map(str, found)) == ["002700", "002710", "004900"]
         assert not keys.have_suspects
         assert lane.claims <= 2 * 3 + 10  # one for each, and one for each place where no more are
+
+
+async def test_keys_that_others_had_first_are_told_whether_they_are_fresh_or_suspects(
+    postgres: PostgresBackend,
+) -> None:
+    lost = list[tuple[str, int]]()
+    keys = KeyClaims(["q"], DEFAULTS, rows_per_key=100, on_lost=lambda *told: lost.append(told))
+    await postgres.insert(*(NewRow("q", b"", key=key) for key in ("dead", "free")))
+    expired = "acquired_token = gen_random_uuid(), lease_expires_at = now()"
+    await postgres.run(f"UPDATE outbox SET {expired} WHERE entity_key = 'dead'")
+    async with postgres.store.connect() as lane, postgres.engine.begin() as rival:
+        await rival.execute(text("SELECT id FROM outbox FOR UPDATE"))
+        while keys.more and not (lost and keys.have_suspects):
+            assert not (await keys.claim(lane, 100, 100)).runs
+        assert set(lost) == {("q", 1)}
+        lost.clear()
+        assert await keys.claim_suspect(lane) is None
+        assert lost == [("q", 1)]

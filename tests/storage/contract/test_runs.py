@@ -91,6 +91,22 @@ def begun() -> KeyCursor:
     return cursor
 
 
+async def test_a_claimer_that_is_alone_loses_no_key(backend: Backend) -> None:
+    await fill(backend, *"abacdefa")
+    await backend.insert(NewRow("q", b"", key="later", activate_in=HOUR))
+    await claim(backend, keys=2)
+    await backend.pass_time(61)
+    cursor, lost, keys = _cursor(), 0, list[str | None]()
+    for suspects in [False] * 10 + [True] * 10 + [False] * 10:
+        claimed = await claim(backend, keys=2, suspects=suspects, cursor=cursor)
+        lost += claimed.lost
+        for run in claimed.runs:
+            keys += [run.key] * len(run.rows)
+            await settle(backend, run, *[Ack()] * len(run.rows))
+    assert sorted(map(str, keys)) == [*"aaabcdef"]
+    assert lost == 0
+
+
 async def test_a_key_that_is_leased_is_nobody_elses(backend: Backend) -> None:
     await fill(backend, "a", "a", "b")
     assert payloads(await claim(backend, keys=1, rows_per_key=1, cursor=begun())) == {"a": [b"0"]}

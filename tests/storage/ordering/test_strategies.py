@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from uuid import UUID, uuid4
+from zlib import crc32
 
 import pytest
 
@@ -27,6 +28,13 @@ class Table:
             if self.holders[number] == lease.holder:
                 self.moves += self.holders[number] != me
                 self.holders[number] = me
+
+
+def settle_down(table: Table, processes: list[UUID]) -> None:
+    """Let processes take their shares until none moves any more."""
+    for _ in range(3):
+        for each in processes:
+            table.step(each)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,3 +64,24 @@ def test_only_what_is_needed_changes_hands() -> None:
     table.step(second)
     table.step(first)
     assert table.moves == 8
+
+
+@pytest.mark.parametrize("processes", range(1, 9))
+def test_a_process_that_joins_or_leaves_moves_about_its_share_of_the_keys(processes: int) -> None:
+    """As little as with consistent hashing, and evenly; a hash by the number of processes moves nearly all."""
+    keys = [crc32(b"%d" % number) for number in range(10_000)]
+    table, present = Table(64, random.Random(processes)), [uuid4() for _ in range(processes)]
+    settle_down(table, present)
+    before = list(table.holders)
+    settle_down(table, [*present, joined := uuid4()])
+    share = 1 / (processes + 1)
+    moved = sum(before[key % 64] != table.holders[key % 64] for key in keys) / len(keys)
+    assert share - 0.05 < moved < share + 0.05
+    assert sum(key % processes != key % (processes + 1) for key in keys) / len(keys) > 1 - share - 0.05
+
+    before = [None if each == joined else each for each in table.holders]
+    table.holders, table.moves = list(before), 0
+    settle_down(table, present)
+    left = before.count(None)
+    # Who comes first takes a share that is rounded up; the last may get one shard each from some of those.
+    assert left <= table.moves < left + processes

@@ -132,8 +132,8 @@ LEASES: Final = Columns("lease", id="bigint", token="uuid")  # noqa: S106 - a ty
 def within_bytes(rows: str, taken: str = "0") -> str:
     """Return the first of these rows that have `:max_bytes` together with the `taken` bytes, and one more."""
     # No ORDER BY: the rows keep their order, and no sort copies them.
-    before = "sum(b.size) OVER (ROWS UNBOUNDED PRECEDING) - b.size"
-    return f"(SELECT * FROM (SELECT b.*, {before} AS before FROM {rows} b) b WHERE b.before + {taken} < :max_bytes::bigint)"
+    sums = f"SELECT b.*, sum(b.size) OVER (ROWS UNBOUNDED PRECEDING) - b.size + {taken} AS before FROM {rows} b"
+    return f"(SELECT * FROM ({sums}) b WHERE b.before < :max_bytes::bigint)"
 
 
 def held(leases: Columns) -> str:

@@ -90,3 +90,15 @@ WHERE id IN (
 )
 RETURNING *
 """
+
+# What the design adds: another place to begin, and a job that frees rows of workers that died.
+RANDOM_START: Final = ADVISORY_LOCKS.replace(
+    "    LIMIT 200 ",
+    "    OFFSET (random() * 100)::int  -- Random starting point, still uses index\n    LIMIT 200 ",
+)
+RESET_STALE: Final = """
+UPDATE outbox
+SET status = 'NEW', locked_at = NULL
+WHERE status = 'PROCESSING'
+  AND locked_at < NOW() - INTERVAL '5 minutes'
+"""
