@@ -85,6 +85,20 @@ class Ledger:
         self.bytes -= sum(row.size for row in head.followers[count - 1 :])
         head.followers = head.followers[: count - 1]
 
+    def pass_lease(self, head: OutboxRow, count: int) -> OutboxRow:
+        """Remove the first `count` rows of a run, which are settled; the row behind them now holds the lease."""
+        parts = head.parts
+        settled, next_head = parts[:count], parts[count]
+        del self._held[head.lease]
+        next_head.followers, next_head.held_until = parts[count + 1 :], head.held_until
+        head.followers = parts[1:count]
+        self._held[next_head.lease] = next_head
+        self._followers -= count
+        self.bytes -= sum(row.size for row in settled)
+        self.finished -= count
+        self._changed.set()
+        return next_head
+
     def admit_added(self) -> None:
         """Make the rows that were added available to workers or callers."""
         self._waiting.extend(self._added)

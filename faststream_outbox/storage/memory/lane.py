@@ -176,7 +176,12 @@ class MemoryLane(StoreLane):
             if settlement.group in torn:
                 settled.lost.add(lease)
             elif head is not None:
+                expires_at = head.lease_expires_epoch
                 self._apply_all(head, settlement)
+                if (behind := self._store.rows.get(settlement.next_head or 0)) is not None:
+                    behind.acquired_token, behind.acquired_epoch = lease.token, self._store.clock()
+                    behind.lease_expires_epoch = expires_at
+                    behind.deliveries_count += 1
                 settled.held.add(lease)
             elif lease not in settled.held:  # the first outcome for a lease stands
                 settled.lost.add(lease)

@@ -128,11 +128,11 @@ class PostgresLane(RunClaims, ShardLeases):
         statements = self._statements.settle
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs = list[Settlement]()
+        runs: dict[tuple[bool, bool], list[Settlement]] = {}
         for settlement in _first_outcomes(settlements):
             lease = settlement.lease
-            if settlement.followers:
-                runs.append(settlement)
+            if settlement.followers or settlement.next_head is not None:
+                runs.setdefault(_kind_of_run(settlement), []).append(settlement)
                 continue
             match outcome := settlement.outcome:
                 case Ack() if not outcome.outputs and settlement.group is None:
@@ -148,7 +148,7 @@ class PostgresLane(RunClaims, ShardLeases):
                 case Dead():
                     acked.append(lease)
                 case Park():
-                    runs.append(settlement)
+                    runs.setdefault(_kind_of_run(settlement), []).append(settlement)
         settled, write = Settled(), self._write
         try:
             await write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
@@ -157,8 +157,11 @@ class PostgresLane(RunClaims, ShardLeases):
             await write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
             await write(bury, dead, settled, BURIED.fill, _leases_of_entries)
-            columns = partial(settle_parameters, keeps_dead=statements.bury is not None)
-            await write(self._statements.runs.settle, runs, settled, columns, lambda some: [run.lease for run in some])
+            for (outputs, passes), some in runs.items():
+                columns = partial(
+                    settle_parameters, keeps_dead=statements.bury is not None, outputs=outputs, passes=passes
+                )
+                await write(self._statements.runs.settles[outputs, passes], some, settled, columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
@@ -254,6 +257,16 @@ def _leases_of_groups(groups: Sequence[_Group]) -> list[Lease]:
 
 def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
+
+
+def _kind_of_run(run: Settlement) -> tuple[bool, bool]:
+    """Return whether a run has outputs, and whether its lease passes to another row."""
+    outputs = any(isinstance(outcome, Ack) and outcome.outputs for _, outcome in run.outcomes)
+    return outputs, run.next_head is not None
+
+
+def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
+    return [run.lease for run in runs]
 
 
 def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:

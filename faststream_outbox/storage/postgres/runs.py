@@ -14,7 +14,7 @@ from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlemen
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED
+from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, NEXT, PARKED, RETRIED
 from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES
 from faststream_outbox.storage.rows import OutboxRow
@@ -104,9 +104,11 @@ class RunClaims(StoreLane):
             return _Met(*met, locked=records[0][0]), [record[1:] for record in records if record[1] is not None]
 
 
-def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:
-    """Return the parameters of the statement that settles runs; they are in the order of their leases."""
-    done, retried, buried, parked, outputs = (list[tuple[Any, ...]]() for _ in range(5))
+def settle_parameters(
+    settlements: Sequence[Settlement], *, keeps_dead: bool, outputs: bool = False, passes: bool = False
+) -> dict[str, list[Any]]:
+    """Return the parameters of a statement that settles runs; they are in the order of their leases."""
+    done, retried, buried, parked, made = (list[tuple[Any, ...]]() for _ in range(5))
     for settlement in settlements:
         head = settlement.lease.row_id
         for row_id, outcome in settlement.outcomes:
@@ -119,14 +121,15 @@ def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) ->
                     parked.append((row_id, head, *failure_values(dead)))
                 case Ack(new_rows):
                     done.append((row_id, head))
-                    outputs.extend(output_values(row_id, new) for new in new_rows)
+                    made.extend(output_values(row_id, new) for new in new_rows)
                 case Dead():
                     done.append((row_id, head))
     return {
         **LEASES.fill([settlement.lease for settlement in settlements]),
         **DONE.fill(done),
         **RETRIED.fill(retried),
-        **OUTPUTS.fill(outputs),
+        **(OUTPUTS.fill(made) if outputs else {}),
+        **(NEXT.fill([(each.next_head, each.lease.row_id) for each in settlements]) if passes else {}),
         **(BURIED.fill(buried) if keeps_dead else {}),
         **PARKED.fill(parked),
     }

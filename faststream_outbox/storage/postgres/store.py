@@ -145,8 +145,9 @@ class PostgresStore(Store):
         if head is not None:
             followers = sorted(lease.row_id for lease in leases if lease != head)
             run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])
-            parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
-            return bool(await self._run(session, self._execute_last, self._statements.runs.settle, **parameters))
+            parameters = settle_parameters([run], keeps_dead=self.keeps_dead, outputs=bool(outputs))
+            settle = self._statements.runs.settles[bool(outputs), False]
+            return bool(await self._run(session, self._execute_last, settle, **parameters))
         statement, columns = deletion(self._statements, leases, outputs)
         return leases_of(await self._run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 

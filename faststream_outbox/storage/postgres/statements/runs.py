@@ -42,6 +42,8 @@ DONE: Final = Columns("done", **OF_RUN)
 RETRIED: Final = Columns("retried", **OF_RUN, **RETRY)
 BURIED: Final = Columns("buried", **OF_RUN, **FAILURE)
 PARKED: Final = Columns("parked", **OF_RUN, **FAILURE)
+# The rows to which the leases of their heads pass.
+NEXT: Final = Columns("next", **OF_RUN)
 
 # What a walk found: how many heads, the key of the last one, how many were wanted, in how many seconds the next of the
 # others is due, whether some were suspects; and the time.
@@ -77,7 +79,8 @@ class RunStatements:
         self.claim_shards = self._claim(mine="hashtext(o.entity_key) & :shard_mask::int = ANY (:shards::int[])")
         self.lock_keys = self._lock_keys()
         self.claim_locked = self._claim_locked()
-        self.settle = self._settle()
+        # By whether rows have outputs, and whether leases pass to other rows.
+        self.settles = {(o, p): self._settle(outputs=o, passes=p) for o in (False, True) for p in (False, True)}
 
     def _walk(self, mine: str = "true") -> str:
         """Return a walk from head to head; wanted are heads that are due, free (or suspects), and `mine` to claim."""
@@ -144,9 +147,10 @@ SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN hand
         return Statement(f"""WITH {self._lease(":heads::bigint[]")}
 SELECT {_LOCKED}, r.* FROM (SELECT) s LEFT JOIN handed r ON true""")
 
-    def _settle(self) -> Statement:
+    def _settle(self, *, outputs: bool = False, passes: bool = False) -> Statement:
+        # Only a statement with outputs has an INSERT: Postgres asks for that right even if no row is inserted.
         return Statement(f"""WITH own AS MATERIALIZED (
-  SELECT o.id, l.token FROM {self._outbox} o, {LEASES.unnest("l")}
+  SELECT o.id, l.token, o.lease_expires_at FROM {self._outbox} o, {LEASES.unnest("l")}
    WHERE {held(LEASES)} FOR UPDATE OF o),
 gone AS (
   DELETE FROM {self._outbox} o USING {DONE.unnest("l")} JOIN own ON own.id = l.head
@@ -155,12 +159,20 @@ again AS (
   UPDATE {self._outbox} o SET {SET_RETRY}, deliveries_count = {_DELIVERIES}
     FROM {RETRIED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(RETRIED)} RETURNING o.id),
-{insert_outputs(self._outbox, "gone", "id")},
-{self._bury()}parked AS (
+{insert_outputs(self._outbox, "gone", "id") + "," if outputs else ""}
+{self._pass() if passes else ""}{self._bury()}parked AS (
   UPDATE {self._outbox} o SET {self._set_parked()}, deliveries_count = {_DELIVERIES}
     FROM {PARKED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(PARKED)} RETURNING o.id)
 SELECT own.id, own.token FROM own""")
+
+    def _pass(self) -> str:
+        return f"""passed AS (
+  UPDATE {self._outbox} o SET acquired_at = now(), deliveries_count = {DELIVERED},
+         lease_expires_at = own.lease_expires_at, acquired_token = own.token
+    FROM {NEXT.unnest("l")} JOIN own ON own.id = l.head
+   WHERE {_covered(NEXT)}),
+"""
 
     def _bury(self) -> str:
         if self._dlq is None:
