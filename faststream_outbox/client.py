@@ -234,9 +234,12 @@ class FakeOutboxClient(AbstractOutboxClient):
         """Return the dead letters, in the order in which the rows failed."""
         return list(self.store.dead)
 
-    def feed(self, row: NewRow) -> int:
-        """Insert a row without a publish; return its id."""
-        return self.store.add(row)
+    def feed(self, row: NewRow) -> int | None:
+        """Insert a row as another program would; return its id, or None if its timer waits already.
+
+        Subscribers whose loops run are woken, as by a notification.
+        """
+        return self.store.feed(row)
 
     def _lane(self, conn: AsyncConnection | None) -> StoreLane:
         del conn

@@ -72,7 +72,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         middlewares: Middlewares of every handler and every publish.
         routers: Routers to include.
         ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
-        id_generator: A function that makes the correlation id of a message without one; by default the row's id.
+        id_generator: A function that makes the correlation id of a message that is published without one; by default
+            that message uses its row's id.
         specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
             without user and password.
         protocol: The protocol in that document; "postgresql" by default.
@@ -118,7 +119,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         routers: Iterable[OutboxRegistrator] = (),
         ack_policy: AckPolicy = EMPTY,
-        id_generator: IdGenerator = gen_cor_id,
+        id_generator: IdGenerator | None = None,
         # AsyncAPI
         specification_url: str | None = None,
         protocol: str | None = None,
@@ -159,7 +160,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             broker_dependencies=dependencies,
             graceful_timeout=graceful_timeout,
             ack_policy=ack_policy,
-            id_generator=id_generator,
+            id_generator=id_generator or gen_cor_id,
+            generates_ids=id_generator is not None,
             extra_context={"broker": self},
             default_driver_annotations={
                 each: f"faststream_outbox.annotations.{name}" for each, name in _INJECTED.items()

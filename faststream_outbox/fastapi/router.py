@@ -13,7 +13,6 @@ from fastapi.datastructures import Default
 from fastapi.routing import APIRoute
 from fastapi.utils import generate_unique_id
 from faststream import ContextRepo
-from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity
 from faststream.specification.base import SpecificationFactory
@@ -71,7 +70,7 @@ class OutboxRouter(OutboxStreamRegistrator):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         routers: Iterable[OutboxRegistrator] = (),
         ack_policy: AckPolicy = EMPTY,
-        id_generator: IdGenerator = gen_cor_id,
+        id_generator: IdGenerator | None = None,
         serializer: SerializerProto | None = EMPTY,
         context: ContextRepo | None = None,
         # AsyncAPI

@@ -232,18 +232,14 @@ class Store(ABC):
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows in one statement; the ids are in the order of the rows. Insert timers one by one."""
-        rows = list(rows)
-        for row in rows:
-            _check_row(row)
-            if row.timer_id is not None:  # a batch could not say which timers existed already
-                raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
-        return await self._run(session, self.insert_many_sync, rows, notify=notify) if rows else []
+        return await self._run(session, self.insert_many_sync, list(rows), notify=notify)
 
-    @abstractmethod
     def insert_many_sync(
         self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
     ) -> list[int]:
-        """Insert rows, at least one, through a synchronous session or connection."""
+        """Insert rows through a synchronous session or connection."""
+        check_batch(rows)
+        return self._insert_many(session, rows, notify=notify) if rows else []
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[SessionOrConnection | None]:
@@ -304,6 +300,9 @@ class Store(ABC):
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None: ...
 
     @abstractmethod
+    def _insert_many(self, session: Any, rows: Sequence[NewRow], *, notify: bool) -> list[int]: ...
+
+    @abstractmethod
     def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool: ...
 
     @abstractmethod
@@ -351,6 +350,14 @@ def check_session(session: object) -> None:
 def _check_row(row: object) -> None:
     if not isinstance(row, NewRow):
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
+
+
+def check_batch(rows: Iterable[NewRow]) -> None:
+    """Raise for a row that cannot be inserted together with others."""
+    for row in rows:
+        _check_row(row)
+        if row.timer_id is not None:  # a batch could not say which timers existed already
+            raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
 
 
 def _check_selection(queue: str | None, limit: int) -> None:

@@ -95,10 +95,7 @@ class PostgresStore(Store):
     def _insert_statements(self, *, notify: bool) -> InsertStatements:
         return self._statements.insert_and_notify if notify else self._statements.insert
 
-    def insert_many_sync(
-        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows in one statement."""
+    def _insert_many(self, session: Any, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
         statements = self._insert_statements(notify=notify)
