@@ -131,7 +131,7 @@ class PostgresLane(RunClaims, ShardLeases):
         runs: dict[tuple[bool, bool], list[Settlement]] = {}
         for settlement in _first_outcomes(settlements):
             lease = settlement.lease
-            if settlement.followers or settlement.next_head is not None:
+            if _is_run(settlement):
                 runs.setdefault(_kind_of_run(settlement), []).append(settlement)
                 continue
             match outcome := settlement.outcome:
@@ -147,8 +147,6 @@ class PostgresLane(RunClaims, ShardLeases):
                     dead.append((*lease, *failure_values(outcome)))
                 case Dead():
                     acked.append(lease)
-                case Park():
-                    runs.setdefault(_kind_of_run(settlement), []).append(settlement)
         settled, write = Settled(), self._write
         try:
             await write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
@@ -257,6 +255,10 @@ def _leases_of_groups(groups: Sequence[_Group]) -> list[Lease]:
 
 def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
+
+
+def _is_run(settlement: Settlement) -> bool:
+    return bool(settlement.followers or settlement.next_head is not None or isinstance(settlement.outcome, Park))
 
 
 def _kind_of_run(run: Settlement) -> tuple[bool, bool]:

@@ -39,13 +39,13 @@ SETTLE = {
     **of_run("retried"),
     "retried_delay": NUMBERS,
     **attempts("retried"),
-    "output_of": f"{GROUPS}::bigint[]",
-    **OUTPUTS,
     **of_run("buried"),
     **failures("buried"),
     **of_run("parked"),
     **failures("parked"),
 }
+SETTLE_OUTPUTS = {"output_of": f"{GROUPS}::bigint[]", **OUTPUTS}
+SETTLE_NEXT = of_run("next")
 
 
 @pytest.fixture
