@@ -39,7 +39,7 @@ class Bank:
         self._say = say
         self._tries = 0
         inbox = Inbox(engine, table=inbox_table, consumer="bookings")
-        at_once = ConstantRetry(delay_seconds=0.0)
+        at_once = ConstantRetry(delay_seconds=0.0, max_attempts=10)
         self.broker.subscriber(PAYMENTS, middlewares=[inbox], retry_strategy=at_once)(self.book)
 
     async def announce(self, payment_id: str, cents: int) -> None:

@@ -31,6 +31,7 @@ from faststream_outbox._faststream import (
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.foreign_brokers import ForeignBrokers
 from faststream_outbox.broker.key_admin import KeyAdmin
+from faststream_outbox.broker.queue_warnings import UnservedQueues, warn_of_shared_queues
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig, OutboxLoggerStorage
@@ -170,6 +171,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         config.wakeup = Wakeup(client.store, config.monitor())
         config.producer = OutboxProducer(config)
         self._backlog: BacklogWatch | None = None
+        self._unserved: UnservedQueues | None = None
         self._foreign_brokers: ForeignBrokers | None = None
         super().__init__(
             config=config,
@@ -207,6 +209,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             if isinstance(self.client, OutboxClient):
                 _check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
+            await self._watch_queues()
         await self._open_foreign_brokers()
         await super().start()
         self._watch_backlog()
@@ -229,6 +232,20 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._backlog = BacklogWatch(config.store, queues, config.monitor(), interval=interval)
         self._backlog.start()
 
+    async def _watch_queues(self) -> None:
+        """Warn of queues that two subscribers read, and of rows in queues that nobody reads, now and later."""
+        config = self.config.broker_config
+        if self._unserved is not None:
+            return
+        warn_of_shared_queues(self._outbox_subscribers, config.monitor())
+        self._unserved = UnservedQueues(config.store, self.config.wakeup, self._known_queues, config.monitor())
+        await self._unserved.look_at_start()
+        self._unserved.start()
+
+    def _known_queues(self) -> list[str]:
+        handled = {queue for each in self._outbox_subscribers for queue in each.queues}
+        return sorted(handled | self.config.broker_config.relayed_queues)
+
     async def _report_unreadable_tables(self) -> None:
         """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
         monitor = self.config.broker_config.monitor()
@@ -247,9 +264,10 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         Then disconnect the brokers that were connected for the handlers' publishers.
         """
         try:
-            if self._backlog is not None:
-                await self._backlog.stop()
-                self._backlog = None
+            for watch in (self._backlog, self._unserved):
+                if watch is not None:
+                    await watch.stop()
+            self._backlog = self._unserved = None
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
             if self._foreign_brokers is not None:

@@ -23,7 +23,7 @@ from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.fastapi._faststream import StreamRouter
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.usecase import OutboxPublisher
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -75,7 +75,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         max_deliveries: int | None = DEFAULTS.max_deliveries,
         on_dead: OnDead = DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = DEFAULTS.retry_strategy,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = DEFAULTS.terminal_batch_size,
         terminal_flush_interval_ms: float = DEFAULTS.terminal_flush_interval_ms,

@@ -1,7 +1,7 @@
 """The contract of a store: everything that publishers, subscribers and operators do with rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
@@ -28,6 +28,9 @@ TimerConflict = Literal["ignore", "extend"]
 # What one claim brings at most: so many bytes, and one row more; and so many rows of keys.
 MAX_BYTES: Final = 8 * 2**20
 MAX_ROWS: Final = 1_000
+# How many rows of a queue, and of how many queues, `unserved` counts.
+MOST_COUNTED: Final = 1000
+MOST_QUEUES: Final = 100
 
 # What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
@@ -166,6 +169,14 @@ class StoreLane(ABC):
         """Count every queue's rows; reads the whole table."""
 
     @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that are not in `known` and of which no row is leased.
+
+        A leased row says that another process reads its queue. The cost is bounded: it counts the first `MOST_COUNTED`
+        rows of a queue with keys, and as many without, of `MOST_QUEUES` queues.
+        """
+
+    @abstractmethod
     async def ping(self) -> None:
         """Return if the store answers, raise if it does not."""
 
@@ -176,6 +187,10 @@ class Listening(ABC):
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
         """Notify all listeners, as the store does, but on the listening connection."""
+
+    @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Do what the method of a lane does, on the listening connection."""
 
     @abstractmethod
     async def wait_lost(self) -> None:
