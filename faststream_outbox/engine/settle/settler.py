@@ -81,7 +81,7 @@ class Settler(Loop):
     async def pass_lease(self, head: OutboxRow, run: Settlement) -> OutboxRow | None:
         """Settle the first rows of a key while the handler of the next one runs; return the row that has the lease.
 
-        None if that was not possible, whatever the reason: nothing is settled, and the lease is still the head's.
+        None if that was not possible, for any reason: the rows are settled, or reported as lost, with the next one.
         """
         self._passing += 1
         try:
@@ -97,11 +97,8 @@ class Settler(Loop):
         finally:
             self._passing -= 1
             self._written.set()
-        if run.lease in settled.failed or self._ledger.find(run.lease) is None:
+        if run.lease not in settled.held or self._ledger.find(run.lease) is None:
             return None
-        if run.lease in settled.lost:
-            self._record_lost(settled.lost, [run])
-            return head
         next_head = self._ledger.pass_lease(head, len(run.outcomes))
         self._report_written([head], {run.lease: run})
         return next_head

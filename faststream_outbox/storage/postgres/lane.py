@@ -21,6 +21,7 @@ from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatemen
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
+from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
@@ -128,7 +129,7 @@ class PostgresLane(RunClaims, ShardLeases):
         statements = self._statements.settle
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs: dict[tuple[bool, bool], list[Settlement]] = {}
+        runs: dict[RunKind, list[Settlement]] = {}
         for settlement in _first_outcomes(settlements):
             lease = settlement.lease
             if _is_run(settlement):
@@ -155,11 +156,9 @@ class PostgresLane(RunClaims, ShardLeases):
             await write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
             await write(bury, dead, settled, BURIED.fill, _leases_of_entries)
-            for (outputs, passes), some in runs.items():
-                columns = partial(
-                    settle_parameters, keeps_dead=statements.bury is not None, outputs=outputs, passes=passes
-                )
-                await write(self._statements.runs.settles[outputs, passes], some, settled, columns, _leases_of_runs)
+            for kind, some in runs.items():
+                columns = partial(settle_parameters, keeps_dead=statements.bury is not None, kind=kind)
+                await write(self._statements.runs.settles[kind], some, settled, columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
@@ -266,10 +265,9 @@ def _is_run(settlement: Settlement) -> bool:
     return bool(settlement.followers or settlement.next_head is not None or isinstance(settlement.outcome, Park))
 
 
-def _kind_of_run(run: Settlement) -> tuple[bool, bool]:
-    """Return whether a run has outputs, and whether its lease passes to another row."""
+def _kind_of_run(run: Settlement) -> RunKind:
     outputs = any(isinstance(outcome, Ack) and outcome.outputs for _, outcome in run.outcomes)
-    return outputs, run.next_head is not None
+    return RunKind(outputs=outputs, passes=run.next_head is not None)
 
 
 def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:

@@ -14,7 +14,7 @@ from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlemen
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, NEXT, PARKED, RETRIED
+from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, NEXT, PARKED, RETRIED, RunKind
 from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES
 from faststream_outbox.storage.rows import OutboxRow
@@ -97,16 +97,16 @@ class RunClaims(StoreLane):
     async def _claim_locked(self, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         async with self._executor.transaction():
             [[*met, heads]] = await self._executor.fetch(self._statements.runs.lock_keys, **walk)
+            met.append(0)  # until it is known how many of them can be locked
             if not heads:
-                return _Met(*met, locked=0), []
+                return _Met(*met), []
             asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
             records = await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
-            return _Met(*met, locked=records[0][0]), [record[1:] for record in records if record[1] is not None]
+            met[-1] = records[0][0]
+            return _Met(*met), [record[1:] for record in records if record[1] is not None]
 
 
-def settle_parameters(
-    settlements: Sequence[Settlement], *, keeps_dead: bool, outputs: bool = False, passes: bool = False
-) -> dict[str, list[Any]]:
+def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool, kind: RunKind) -> dict[str, list[Any]]:
     """Return the parameters of a statement that settles runs; they are in the order of their leases."""
     done, retried, buried, parked, made = (list[tuple[Any, ...]]() for _ in range(5))
     for settlement in settlements:
@@ -128,8 +128,8 @@ def settle_parameters(
         **LEASES.fill([settlement.lease for settlement in settlements]),
         **DONE.fill(done),
         **RETRIED.fill(retried),
-        **(OUTPUTS.fill(made) if outputs else {}),
-        **(NEXT.fill([(each.next_head, each.lease.row_id) for each in settlements]) if passes else {}),
+        **(OUTPUTS.fill(made) if kind.outputs else {}),
+        **(NEXT.fill([(each.next_head, each.lease.row_id) for each in settlements]) if kind.passes else {}),
         **(BURIED.fill(buried) if keeps_dead else {}),
         **PARKED.fill(parked),
     }

@@ -8,7 +8,8 @@ all rows that the lease covers.
 A claim walks from head to head and leases the heads it wants. The strategies differ only in the walk.
 """
 
-from typing import Final
+from itertools import product, starmap
+from typing import Final, NamedTuple
 
 from sqlalchemy import Table
 
@@ -62,6 +63,13 @@ _WANTED: Final = """o.next_attempt_at <= now() AND CASE WHEN :suspects::bool
 _DELIVERIES: Final = f"CASE WHEN o.id = l.head THEN o.deliveries_count ELSE {DELIVERED} END"
 
 
+class RunKind(NamedTuple):
+    """What the settle of a run has besides deletions: outputs to insert, and a lease that passes to the next row."""
+
+    outputs: bool
+    passes: bool
+
+
 def _covered(rows: Columns) -> str:
     """Return the condition for the rows `l` of a batch; like `held`, it probes the index with the whole array."""
     return f"o.id = ANY ({rows['id']}) AND o.id = l.id"
@@ -79,8 +87,7 @@ class RunStatements:
         self.claim_shards = self._claim(mine="hashtext(o.entity_key) & :shard_mask::int = ANY (:shards::int[])")
         self.lock_keys = self._lock_keys()
         self.claim_locked = self._claim_locked()
-        # By whether rows have outputs, and whether leases pass to other rows.
-        self.settles = {(o, p): self._settle(outputs=o, passes=p) for o in (False, True) for p in (False, True)}
+        self.settles = {kind: self._settle(kind) for kind in starmap(RunKind, product((False, True), repeat=2))}
 
     def _walk(self, mine: str = "true") -> str:
         """Return a walk from head to head; wanted are heads that are due, free (or suspects), and `mine` to claim."""
@@ -147,7 +154,7 @@ SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN hand
         return Statement(f"""WITH {self._lease(":heads::bigint[]")}
 SELECT {_LOCKED}, r.* FROM (SELECT) s LEFT JOIN handed r ON true""")
 
-    def _settle(self, *, outputs: bool = False, passes: bool = False) -> Statement:
+    def _settle(self, kind: RunKind) -> Statement:
         # Only a statement with outputs has an INSERT: Postgres asks for that right even if no row is inserted.
         return Statement(f"""WITH own AS MATERIALIZED (
   SELECT o.id, l.token, o.lease_expires_at FROM {self._outbox} o, {LEASES.unnest("l")}
@@ -159,8 +166,8 @@ again AS (
   UPDATE {self._outbox} o SET {SET_RETRY}, deliveries_count = {_DELIVERIES}
     FROM {RETRIED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(RETRIED)} RETURNING o.id),
-{insert_outputs(self._outbox, "gone", "id") + "," if outputs else ""}
-{self._pass() if passes else ""}{self._bury()}parked AS (
+{insert_outputs(self._outbox, "gone", "id") + "," if kind.outputs else ""}
+{self._pass() if kind.passes else ""}{self._bury()}parked AS (
   UPDATE {self._outbox} o SET {self._set_parked()}, deliveries_count = {_DELIVERIES}
     FROM {PARKED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(PARKED)} RETURNING o.id)
