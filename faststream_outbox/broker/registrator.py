@@ -207,7 +207,16 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Add the subscribers and publishers of a router, with `prefix` before the names of their queues."""
+        """Add the subscribers and publishers of a router.
+
+        Args:
+            router: An `OutboxRouter`.
+            prefix: Put before the names of its queues.
+            dependencies: Dependencies of every handler of the router.
+            middlewares: Middlewares of every handler and publisher of the router.
+            include_in_schema: Whether its queues appear in the AsyncAPI document; by default the router says it.
+
+        """
         if not isinstance(router, OutboxRegistrator):
             raise TypeError(f"An OutboxBroker includes an OutboxRouter, not {type(router).__name__}.")
         super().include_router(

@@ -159,6 +159,7 @@ class Relay:
             )
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
+        self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
