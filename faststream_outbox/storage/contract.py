@@ -127,7 +127,7 @@ class StoreLane(ABC):
         """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
 
         The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
-        `max_rows` and `max_bytes` bound all runs together: first rows come first, and others while there is room.
+        `max_rows` and `max_bytes` bound all runs together: keys come while there is room, the oldest head first.
         The claim waits for no lock: a key that another claimer takes at this moment is counted as `lost`.
         """
 

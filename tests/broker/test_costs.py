@@ -168,7 +168,9 @@ async def test_a_message_through_a_handler(
     assert costs.statements <= bounds.statements * MESSAGES
     assert costs.commits <= bounds.statements * MESSAGES, "no message has a commit of its own"
     assert costs.wal <= bounds.wal * MESSAGES
-    assert costs.updates == bounds.updates * MESSAGES, "a claim writes each row once, or the first of each key"
+    # A claim writes each row once, or the first of each key; of a key whose rows did not fit into a claim, once more.
+    written = bounds.updates * MESSAGES
+    assert written <= costs.updates <= (written + 5 if "keys" in options else written)
     assert costs.hot >= bounds.hot * costs.updates
     assert costs.seq_scans == 0
 

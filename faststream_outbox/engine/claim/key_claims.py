@@ -47,7 +47,8 @@ class KeyClaims:
         self._rows_per_key = rows_per_key
         self._lease_seconds = options.lease_ttl_seconds
         self._on_lost = on_lost
-        self._length = 1.0
+        # How long runs are, on average; None before the first.
+        self._length: float | None = None
         self._looked_at = -math.inf
         # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
         # search would walk through all keys, however large the backlog.
@@ -82,7 +83,7 @@ class KeyClaims:
         claim = await self._claim_runs(
             lane,
             self._fresh,
-            keys=max(1, int(room / max(1.0, self._length))),
+            keys=max(1, int(room / (self._length or 1.0))),
             rows_per_key=min(self._rows_per_key, run_length),
             max_rows=room,
             max_bytes=max_bytes,
@@ -90,10 +91,8 @@ class KeyClaims:
         if claim.suspects and len(self._suspected) < _MOST_PLACES:
             self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:
-            rows = sum(len(run.rows) for run in claim.runs)
-            # A claim without room left may have cut its runs: suppose that they are twice as long.
-            length = rows / len(claim.runs) * (2 if rows >= room else 1)
-            self._length += _WEIGHT * (length - self._length)
+            length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
+            self._length = length if self._length is None else self._length + _WEIGHT * (length - self._length)
         return claim
 
     async def claim_suspect(self, lane: StoreLane) -> RunClaim | None:

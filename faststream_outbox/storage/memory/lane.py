@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, groupby, islice, takewhile
 from operator import attrgetter
 from uuid import uuid4
 from zlib import crc32
@@ -281,18 +281,17 @@ def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
     return "ready" if state == "ready" else "scheduled"
 
 
-def _within_bytes(rows: Sequence[OutboxRow], max_bytes: int, taken: int = 0) -> list[OutboxRow]:
-    """Return the first rows that have `max_bytes` together with the `taken` bytes, and one more."""
-    sizes = accumulate((row.size for row in rows[:-1]), initial=taken)
+def _within_bytes(rows: Sequence[OutboxRow], max_bytes: int) -> list[OutboxRow]:
+    """Return the first rows that have `max_bytes` together, and one more."""
+    sizes = accumulate((row.size for row in rows[:-1]), initial=0)
     return [row for row, before in zip(rows, sizes, strict=False) if before < max_bytes]
 
 
 def _bounded(runs: Sequence[Sequence[OutboxRow]], max_rows: int, max_bytes: int) -> list[list[OutboxRow]]:
-    """Return the runs that fit: all heads come before the rows behind them."""
-    heads = _within_bytes([run[0] for run in runs], max_bytes)
-    behind = [row for run in runs[: len(heads)] for row in run[1:]][: max(0, max_rows - len(heads))]
-    fitting = {row.id for row in _within_bytes(behind, max_bytes, sum(head.size for head in heads))}
-    return [[head, *(row for row in run[1:] if row.id in fitting)] for head, run in zip(heads, runs, strict=False)]
+    """Return the runs that fit, the oldest head first."""
+    rows = [row for run in sorted(runs, key=lambda run: run[0].id) for row in run]
+    fitting = _within_bytes(rows[:max_rows], max_bytes)
+    return [list(run) for _, run in groupby(fitting, key=attrgetter("entity_key"))]
 
 
 def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:

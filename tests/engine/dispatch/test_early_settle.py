@@ -80,6 +80,7 @@ async def test_a_lost_lease_is_noticed(backend: Backend, monkeypatch: pytest.Mon
         async with backend.store.connect() as lane:
             [head] = [row for row in await backend.rows() if row.id == ids[0]]
             await lane.release([head])
+        await asyncio.sleep(2.5)  # until the early settle has found the lease lost
         handle.free.set()
         await until(lambda: len(reports.counted("lease_lost")) == QUICK + 1)
         rows = await until(backend.rows, lambda rows: {row.queue for row in rows} == {"answers"})

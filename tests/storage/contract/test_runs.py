@@ -303,10 +303,9 @@ def test_a_settlement_begins_with_the_head_and_ends_with_a_retry() -> None:
     ("max_rows", "max_bytes", "lengths"),
     [
         pytest.param(100, 10**6, [5, 5, 5], id="all fit"),
-        pytest.param(8, 10**6, [5, 2, 1], id="every head comes, and the rows behind it while there is room"),
-        pytest.param(2, 10**6, [1, 1, 1], id="heads are bounded by the number of keys"),
-        pytest.param(100, 4500, [3, 1, 1], id="no row is added to those that have the bytes"),
-        pytest.param(100, 1500, [1, 1], id="heads too"),
+        pytest.param(8, 10**6, [5, 3], id="whole runs come, and a part of the last"),
+        pytest.param(2, 10**6, [2], id="a run is no longer than the claim"),
+        pytest.param(100, 5500, [5, 1], id="no row is added to those that have the bytes"),
         pytest.param(100, 1, [1], id="one always comes"),
     ],
 )

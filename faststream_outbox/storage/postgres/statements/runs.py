@@ -52,7 +52,7 @@ _SUMMARY: Final = f"""count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesc
        {epoch("min(w.due) FILTER (WHERE w.mine AND NOT w.wanted)")} - {epoch("now()")},
        coalesce(bool_or(w.mine AND NOT w.free AND w.due <= now()), false), {epoch("now()")}"""
 
-# How many of the wanted heads were still free; those that `:max_bytes` leaves out too.
+# How many of the wanted heads were still free; those too that are left out because the claim is full.
 _LOCKED: Final = "(SELECT count(*) FROM free)"
 
 # What a claim may lease: rows that are due and free or, if suspects are wanted, whose lease ran out.
@@ -111,7 +111,7 @@ class RunStatements:
 
         A suspect comes alone. The process that lost it may have held the rows behind it too, and one of those may have
         killed the process: they get an `acquired_at` without a token, and each comes alone once it is the head.
-        Heads come first: the rows behind them get what is left of `:max_rows` and `:max_bytes`.
+        Whole runs come, the oldest head first, while `:max_rows` and `:max_bytes` allow; only their heads are leased.
         """
 
         def behind(columns: str, limit: str) -> str:
@@ -121,23 +121,23 @@ class RunStatements:
      ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN :rows_per_key::int - 1 ELSE 0 END"""
 
         fresh = "NOT :suspects::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
+        head = f"SELECT f.* FROM {self._outbox} f WHERE f.id = h.id"
+        runs = f"FROM free h CROSS JOIN LATERAL ({head} UNION ALL ({behind('f.*', fresh)})) o"
         return f"""free AS MATERIALIZED (
-  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at, {SIZE} AS size FROM {self._outbox} o
+  SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_WANTED}
      FOR UPDATE OF o SKIP LOCKED),
-heads AS MATERIALIZED {within_bytes("free")},
+chosen AS MATERIALIZED {within_bytes(f"(SELECT h.id AS head, o.*, {SIZE} AS size {runs} LIMIT :max_rows::bigint)")},
 leased AS (
-  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT h.id FROM heads h)) RETURNING o.id AS head, {ROW}),
-behind AS (
-  SELECT h.id AS head, o.*, {SIZE} AS size FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o
-   LIMIT greatest(0, :max_rows::bigint - (SELECT count(*) FROM heads h))),
+  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT DISTINCT c.head FROM chosen c))
+RETURNING o.id AS head, {ROW}),
 handed AS (
   SELECT * FROM leased
   UNION ALL
-  SELECT o.head, {ROW} FROM {within_bytes("behind", "(SELECT sum(h.size) FROM heads h)")} o),
+  SELECT o.head, {ROW} FROM chosen o WHERE o.id > o.head),
 marked AS (
   UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
-    SELECT f.id FROM heads h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
+    SELECT f.id FROM free h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
 
     def _claim(self, mine: str = "true") -> Statement:
         return Statement(f"""{self._walk(mine)},

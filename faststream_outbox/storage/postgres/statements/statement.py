@@ -129,10 +129,10 @@ UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = 
 LEASES: Final = Columns("lease", id="bigint", token="uuid")  # noqa: S106 - a type, no password
 
 
-def within_bytes(rows: str, taken: str = "0") -> str:
-    """Return the first of these rows that have `:max_bytes` together with the `taken` bytes, and one more."""
+def within_bytes(rows: str) -> str:
+    """Return the first of these rows that have `:max_bytes` together, and one more."""
     # No ORDER BY: the rows keep their order, and no sort copies them.
-    sums = f"SELECT b.*, sum(b.size) OVER (ROWS UNBOUNDED PRECEDING) - b.size + {taken} AS before FROM {rows} b"
+    sums = f"SELECT b.*, sum(b.size) OVER (ROWS UNBOUNDED PRECEDING) - b.size AS before FROM {rows} b"
     return f"(SELECT * FROM ({sums}) b WHERE b.before < :max_bytes::bigint)"
 
 
