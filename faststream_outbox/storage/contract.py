@@ -40,7 +40,7 @@ SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[Asyn
 class Claim:
     """The rows of one claim.
 
-    `expires_at` is on this process's monotonic clock, counted from before the claim was sent: after it another process
+    `expires_at` is on this process's clock of leases, counted from before the claim was sent: after it another process
     may have claimed a row, whatever its clock shows. `more` says that another claim is likely to find rows.
     """
 

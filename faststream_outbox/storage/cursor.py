@@ -62,7 +62,7 @@ class ClaimCursor:
         return None if self._swept else max(0.0, self._sweep_at - now)
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
-        """Return what to ask of each queue; `now` is the monotonic clock."""
+        """Return what to ask of each queue; `now` is the clock of leases."""
         order = sorted(self._waiting, key=self._busy.__contains__)  # stable: the queue that waited longest stays first
         quiet_share = math.ceil(limit / len(order))
         busy_share = math.ceil(limit / max(1, len(self._busy)))

@@ -13,6 +13,7 @@ from faststream_outbox.engine.claim.suspects import Suspects
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.storage.clock import lease_now
 
 
 class Demand(Protocol):
@@ -190,6 +191,5 @@ class Claimer(Loop):
 
     def _longest_wait(self) -> float:
         """Return for how long to wait: until the next sweep for rows that were committed late, or for suspects."""
-        now = time.monotonic()
-        sweep_in = self._claims.cursor.sweep_in(now)
-        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - now)
+        sweep_in = self._claims.cursor.sweep_in(lease_now())
+        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - time.monotonic())

@@ -11,6 +11,7 @@ from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.outcomes import blocks_its_key, give_up
 
 # Handles rows in one call and returns the settlement of each. It catches what the handler raises, so an exception from
@@ -60,7 +61,7 @@ class Worker(Loop):
         if time.monotonic() >= self._burst_ends_at:
             await let_others_run()
             self._burst_ends_at = time.monotonic() + _LONGEST_BURST
-        gathered, now = await self._batcher.gather(), time.monotonic()
+        gathered, now = await self._batcher.gather(), lease_now()
         rows = [row for row in gathered if self._may_start(row, now)]
         if rows and rows[0].ordered:
             await self._handle_run(rows[0])

@@ -1,6 +1,5 @@
 """A connection to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, QueueStats, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
@@ -32,7 +32,7 @@ class MemoryLane(StoreLane):
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
         check_count("max_bytes", max_bytes)
-        began, now = time.monotonic(), self._store.clock()
+        began, now = lease_now(), self._store.clock()
         plan = cursor.plan(limit, began)
         ready: list[OutboxRow] = []
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
@@ -42,12 +42,12 @@ class MemoryLane(StoreLane):
         rows = self._lease(fitting, lease_seconds, began, now)
         rows.sort(key=attrgetter("position"))
         cut = len(fitting) < len(ready)
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic(), cut=cut)
+        more = cursor.record(plan, rows, began=began, ended=lease_now(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
-        began, now = time.monotonic(), self._store.clock()
+        began, now = lease_now(), self._store.clock()
         expired = [
             row
             for queue, end in cursor.reach.items()
@@ -74,7 +74,7 @@ class MemoryLane(StoreLane):
         """Lease keys, each with its rows that are due."""
         for name, count in (("keys", keys), ("rows_per_key", rows_per_key), ("max_rows", max_rows)):
             check_count(name, count)
-        began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
+        began, now, plan = lease_now(), self._store.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
         keyed = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
         wanted, waits, expired, last, ended = list[list[OutboxRow]](), list[float](), False, None, True
@@ -134,7 +134,7 @@ class MemoryLane(StoreLane):
 
     def lease(self, row: OutboxRow, lease_seconds: float) -> OutboxRow:
         """Lease one row of the store, whether it is due or not."""
-        [leased] = self._lease([row], lease_seconds, time.monotonic(), self._store.clock())
+        [leased] = self._lease([row], lease_seconds, lease_now(), self._store.clock())
         return leased
 
     def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:

@@ -1,7 +1,6 @@
 """One connection to the outbox table, for one loop: claims, renewals and settles."""
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.contract import MAX_BYTES, Claim, QueueStats
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import concerns_rows, sqlstate
@@ -66,7 +66,7 @@ class PostgresLane(RunClaims, ShardLeases):
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
         check_count("max_bytes", max_bytes)
-        began = time.monotonic()
+        began = lease_now()
         plan = cursor.plan(limit, began)
         starts = _shifted(plan.starts, -math.inf)
         asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
@@ -75,18 +75,18 @@ class PostgresLane(RunClaims, ShardLeases):
                 self._statements.claim.claim, lease_seconds, began, **asked, limit=limit, max_bytes=max_bytes
             )
         except BaseException:
-            cursor.abandon(plan, began=began, ended=time.monotonic())
+            cursor.abandon(plan, began=began, ended=lease_now())
             raise
         # Two stable sorts equal one sort by (time, id) and allocate no tuples.
         rows.sort(key=_BY_ID)
         rows.sort(key=_BY_TIME)
         cut = ready is not None and ready > len(rows)
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic(), cut=cut)
+        more = cursor.record(plan, rows, began=began, ended=lease_now(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
-        began = time.monotonic()
+        began = lease_now()
         ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
         rows, _ = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
@@ -197,7 +197,7 @@ class PostgresLane(RunClaims, ShardLeases):
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Return in how many seconds the next free row is due."""
         starts = zip(cursor.marks, _shifted(cursor.marks.values(), -math.inf), strict=True)
-        asked_at = time.monotonic()
+        asked_at = lease_now()
         asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
         [[seconds]] = await self._executor.fetch(self._statements.claim.next_due, **asked)
         if seconds is None:
@@ -206,7 +206,7 @@ class PostgresLane(RunClaims, ShardLeases):
             return 0.0
         # A busy process reads the answer late: subtract that time. But never return 0 for a row that was not due: 0
         # says that another process is claiming it.
-        return max(_SOONEST, float(seconds) - (time.monotonic() - asked_at))
+        return max(_SOONEST, float(seconds) - (lease_now() - asked_at))
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""

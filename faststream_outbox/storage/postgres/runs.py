@@ -1,12 +1,12 @@
 """Claims of runs on Postgres, and the parameters that settle them."""
 
-import time
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, StoreLane
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
@@ -53,7 +53,7 @@ class RunClaims(StoreLane):
         suspects: bool = False,
     ) -> RunClaim:
         """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
-        began, plan = time.monotonic(), cursor.plan()
+        began, plan = lease_now(), cursor.plan()
         seconds = check_number("lease_seconds", lease_seconds)
         walk = {
             "queue": plan.queue,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from faststream_outbox.storage import Claim, ClaimCursor, NewRow
+from faststream_outbox.storage.clock import lease_now
 from tests.backends import Backend
 
 
@@ -13,13 +14,13 @@ async def test_due_rows_are_leased_in_order(backend: Backend) -> None:
     early = datetime(2020, 1, 1, tzinfo=UTC)
     ids = await backend.insert(NewRow("q", b"1"), NewRow("q", b"2"), NewRow("q", b"0", activate_at=early))
 
-    before = time.monotonic()
+    before = lease_now()
     claim = await backend.claim("q", lease_seconds=30)
 
     assert [row.payload for row in claim.rows] == [b"0", b"1", b"2"]
     assert [row.id for row in claim.rows] == [ids[2], ids[0], ids[1]]
     assert not claim.more
-    assert before + 30 <= claim.expires_at <= time.monotonic() + 30
+    assert before + 30 <= claim.expires_at <= lease_now() + 30
     stored = {row.id: row for row in await backend.rows()}
     for row in claim.rows:
         assert row == stored[row.id]
