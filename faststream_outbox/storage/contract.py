@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
-from faststream_outbox.storage.checks import check_count, check_name
+from faststream_outbox.storage.checks import check_count, check_name, check_payloads
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
@@ -130,6 +130,10 @@ class StoreLane(ABC):
         `max_rows` and `max_bytes` bound all runs together: keys come while there is room, the oldest head first.
         The claim waits for no lock: a key that another claimer takes at this moment is counted as `lost`.
         """
+
+    @abstractmethod
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key, whatever their state."""
 
     @abstractmethod
     async def share_shards(
@@ -367,12 +371,13 @@ def _check_row(row: object) -> None:
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
 
 
-def check_batch(rows: Iterable[NewRow]) -> None:
+def check_batch(rows: Sequence[NewRow]) -> None:
     """Raise for a row that cannot be inserted together with others."""
     for row in rows:
         _check_row(row)
         if row.timer_id is not None:  # a batch could not say which timers existed already
             raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
+    check_payloads(row.payload for row in rows)
 
 
 def _check_selection(queue: str | None, limit: int) -> None:

@@ -203,3 +203,21 @@ async def test_a_thousand_messages_published_at_once(counted: tuple[PostgresBack
         await publish(broker_on(postgres, logger=None), postgres, *[BODY] * MESSAGES)
     assert costs.statements <= 5
     assert costs.wal <= 620 * MESSAGES
+
+
+async def test_idle_looks_cost_no_more_with_hundreds_of_queues(counted: tuple[PostgresBackend, Counter]) -> None:
+    postgres, counter = counted
+    looked = list[Costs]()
+    for count in (1, 400):
+        broker = broker_on(postgres, logger=None)
+        queues = [f"q{number}" for number in range(count)]
+
+        @broker.subscriber(queues, min_fetch_interval=0.1, max_fetch_interval=0.1)
+        async def handle(_body: Any) -> None: ...
+
+        async with counter.counting() as costs, started(broker):
+            await asyncio.sleep(2)
+        looked.append(costs)
+    few, many = looked
+    # One statement more for each look: which of the queues have keys.
+    assert many.statements <= 1.5 * few.statements + 10

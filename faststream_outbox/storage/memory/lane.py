@@ -104,6 +104,10 @@ class MemoryLane(StoreLane):
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(plan, runs, began + seconds, more, next_due, expired)
 
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key."""
+        return frozenset(row.queue for row in self._store.rows.values() if row.ordered) & frozenset(queues)
+
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
     ) -> list[Shard]:

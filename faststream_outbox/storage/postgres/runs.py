@@ -80,6 +80,11 @@ class RunClaims(StoreLane):
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects, lost)
 
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key."""
+        records = await self._executor.fetch(self._statements.runs.queues_with_keys, queues=list(queues))
+        return frozenset(record[0] for record in records)
+
     async def _walk_and_lease(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         match plan.ordering:
             case HashShards() if not plan.shards:

@@ -331,3 +331,10 @@ async def test_a_claim_of_runs_is_bounded(backend: Backend, max_rows: int, max_b
                 for run in (await lane.claim_runs(cursor, keys=3, rows_per_key=10, lease_seconds=60.0)).runs
             ]
     assert left == 0
+
+
+async def test_which_queues_have_keys(backend: Backend) -> None:
+    await backend.insert(NewRow("a", b"", key="k"), NewRow("b", b""), NewRow("c", b"", key="k", activate_in=HOUR))
+    async with backend.store.connect() as lane:
+        assert await lane.queues_with_keys(["a", "b", "d", "c"]) == {"a", "c"}
+        assert await lane.queues_with_keys(["b"]) == frozenset()

@@ -86,6 +86,7 @@ class RunStatements:
         self.claim = self._claim()
         self.claim_shards = self._claim(mine="hashtext(o.entity_key) & :shard_mask::int = ANY (:shards::int[])")
         self.lock_keys = self._lock_keys()
+        self.queues_with_keys = self._queues_with_keys()
         self.claim_locked = self._claim_locked()
         self.settles = {kind: self._settle(kind) for kind in starmap(RunKind, product((False, True), repeat=2))}
 
@@ -143,6 +144,13 @@ marked AS (
         return Statement(f"""{self._walk(mine)},
 {self._lease("ARRAY(SELECT w.id FROM walk w WHERE w.wanted)")}
 SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
+
+    def _queues_with_keys(self) -> Statement:
+        # One probe of the index for each queue.
+        return Statement(f"""SELECT q.queue FROM unnest(:queues::text[]) AS q(queue)
+ CROSS JOIN LATERAL (
+  SELECT o.id FROM {self._outbox} o
+   WHERE o.queue = q.queue AND o.entity_key IS NOT NULL ORDER BY o.entity_key, o.id LIMIT 1) o""")
 
     def _lock_keys(self) -> Statement:
         # A statement's snapshot is older than any lock that it takes, so a second statement leases.

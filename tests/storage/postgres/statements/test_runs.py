@@ -18,6 +18,7 @@ ARGUMENTS = {
     "claim": {**LEASE, **WALK, **BOUNDS},
     "claim_shards": {**LEASE, **WALK, **BOUNDS, "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
     "lock_keys": WALK,
+    "queues_with_keys": {"queues": "ARRAY['q', 'other', 'q3', 'q4']"},
     "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", **BOUNDS, "heads": IDS},
 }
 # How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
