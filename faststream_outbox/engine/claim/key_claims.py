@@ -103,7 +103,7 @@ class KeyClaims:
         return claim
 
     async def _find_queues_with_keys(self, lane: StoreLane) -> bool:
-        """Let the queues rest that have no keys, once for each round; return whether there are others."""
+        """Leave out queues without keys, once for each round; return whether there are others."""
         if self._fresh.at_rest:
             self.restart()
         if self._restarted:
