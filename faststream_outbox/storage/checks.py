@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -11,6 +11,9 @@ from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NA
 
 # A longer delay is a mistake in the unit. Near the end of Postgres' calendar it would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
+
+# A message to Postgres has 1 GiB at most, and a driver may send two characters for a byte.
+MAX_PAYLOADS: Final = 500_000_000
 
 # Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
@@ -59,11 +62,23 @@ def check_message_id(value: object) -> str:
 
 def check_payload(value: object) -> bytes:
     """Return the payload as `bytes`."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+    if not isinstance(value, bytes):
+        if not isinstance(value, bytearray | memoryview):
+            raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+        value = bytes(value)
+    if len(value) > MAX_PAYLOADS:
+        raise _too_large("The payload has", len(value), "Store it elsewhere, and publish where it is.")
+    return value
+
+
+def check_payloads(payloads: Iterable[bytes]) -> None:
+    """Raise unless these payloads fit into one statement."""
+    if (size := sum(map(len, payloads))) > MAX_PAYLOADS:
+        raise _too_large("The payloads of the batch have", size, "Publish them in several batches.")
+
+
+def _too_large(what: str, size: int, advice: str) -> ValueError:
+    return ValueError(f"{what} {size:,} bytes, and one statement takes {MAX_PAYLOADS:,}. {advice}")
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
