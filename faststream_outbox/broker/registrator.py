@@ -39,7 +39,7 @@ _RENAMED: Final = {"terminal_flush_batch_size": "terminal_batch_size", "title_":
 
 
 def name_renamed_options(method: Callable[P, R]) -> Callable[P, R]:
-    """Raise a `TypeError` that has the new name when `subscriber(…)` is called with an option of the original package."""
+    """Raise `TypeError` for an option by its name in the original package, with its name here."""
 
     @functools.wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> R:

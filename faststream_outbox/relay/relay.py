@@ -261,8 +261,8 @@ def _check_real(broker: Any) -> None:
     """Raise `RuntimeError` if FastStream's test broker has replaced the methods of the broker to send to."""
     if isinstance(getattr(broker, "start", None), mock.Mock):
         raise RuntimeError(  # noqa: TRY004 - its state is wrong, not its type
-            f"The {type(broker).__name__} of this relay is in a test broker of FastStream, which cannot stand in for it: "
-            "a relay sends through the client itself. Leave the relay stopped in this test and look at the rows that it "
-            "would send, in broker.fake_client.rows of a TestOutboxBroker; or let it send to a real server, without the "
-            "test broker."
+            f"The {type(broker).__name__} of this relay is in a test broker of FastStream, which cannot stand in for "
+            "it: a relay sends through the client itself. Leave the relay stopped in this test and look at the rows "
+            "that it would send, in broker.fake_client.rows of a TestOutboxBroker; or let it send to a real server, "
+            "without the test broker."
         )
