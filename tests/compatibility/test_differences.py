@@ -134,7 +134,7 @@ def test_handlers_in_the_place_of_the_prefix_are_refused() -> None:
 async def test_a_timer_is_replaced_by_cancelling_it_first() -> None:
     broker = OutboxBroker(outbox_table=OUTBOX)
     timer: dict[str, Any] = {"queue": "reminders", "timer_id": "t"}
-    later = {"activate_in": timedelta(hours=1), "timer_conflict": "extend"}
+    later: dict[str, Any] = {"activate_in": timedelta(hours=1), "timer_conflict": "extend"}
     async with TestOutboxBroker(broker):
         first = await broker.publish("old", **timer)
         assert await broker.publish("new", **timer, **later) is None
@@ -185,7 +185,7 @@ def test_a_strategy_overrides_the_delay_by_its_public_name() -> None:
             return 7.0 * attempts_count
 
     now = datetime.now(UTC)
-    attempt = {"first_attempt_at": now, "last_attempt_at": now, "attempts_count": 2}
+    attempt: dict[str, Any] = {"first_attempt_at": now, "last_attempt_at": now, "attempts_count": 2}
     assert Odd(delay_seconds=1).get_next_attempt_delay(**attempt) == 14.0
 
 
