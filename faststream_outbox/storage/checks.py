@@ -116,15 +116,20 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
             raise ValueError(f"activate_in lies between 0 and {MAX_DELAY.days} days, and {activate_in!r} does not.")
         return activate_in.total_seconds(), None
     if activate_at is not None:
-        if not isinstance(activate_at, datetime):
-            raise TypeError(f"activate_at is a datetime, not {type(activate_at).__name__}.")
-        if activate_at.utcoffset() is None:
-            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
-        if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
-            raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
+        check_time("activate_at", activate_at)
         # A difference of aware datetimes is right even if one of them has no UTC date in the calendar.
         return None, (activate_at - _EPOCH) / timedelta(seconds=1)
     return None, None
+
+
+def check_time(what: str, value: object) -> None:
+    """Raise for a value that is not an instant."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{what} is a datetime, not {type(value).__name__}.")
+    if value.utcoffset() is None:
+        raise ValueError(f"{what} has no time zone: {value!r}. Use datetime(…, tzinfo=UTC).")
+    if value.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
+        raise ValueError(f"{what} is {value!r}, which stands for no instant. Leave it out to send now.")
 
 
 def check_number(what: str, value: object, *, least: float = 0.0, most: float = math.inf) -> float:
