@@ -75,9 +75,9 @@ def render(runs: Sequence[Run], *, command: str, state: str) -> str:
 
 {table}
 
-*Minutes*: with the start of servers and processes, and with the time until the table was empty. *Leases lost*: a process
-found that another had taken its row, and changed nothing. *Suspects*: rows that were claimed alone, because the process
-that had them may have died of them. *Beside version*: half of the processes are of that older version.
+*Minutes*: with the start of servers and processes, and with the time until the table was empty. *Leases lost*: a
+process found that another had taken its row, and changed nothing. *Suspects*: rows that were claimed alone, because the
+process that had them may have died of them. *Beside version*: about half of the processes are of that older version.
 
 ## Repeat it
 

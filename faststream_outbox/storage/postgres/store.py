@@ -28,6 +28,7 @@ from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, InsertStatements
+from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, are_alike
 from faststream_outbox.storage.schema.tables import notify_channel
@@ -144,8 +145,10 @@ class PostgresStore(Store):
         if head is not None:
             followers = sorted(lease.row_id for lease in leases if lease != head)
             run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])
-            parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
-            return bool(await self._run(session, self._execute_last, self._statements.runs.settle, **parameters))
+            kind = RunKind(outputs=bool(outputs), passes=False)
+            parameters = settle_parameters([run], keeps_dead=self.keeps_dead, kind=kind)
+            settle = self._statements.runs.settles[kind]
+            return bool(await self._run(session, self._execute_last, settle, **parameters))
         statement, columns = deletion(self._statements, leases, outputs)
         return leases_of(await self._run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
