@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from faststream_outbox.storage.errors import is_read_only
 from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
@@ -29,6 +30,8 @@ LANE_SETTINGS: Final = {
 }
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
 _PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
+# True on a standby, and on a primary that was set to read-only when another one replaced it.
+READ_ONLY: Final = Statement("SELECT current_setting('transaction_read_only') = 'on'")
 _SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value)"
 )
@@ -129,6 +132,15 @@ class BorrowedExecutor:
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
+def discard_pooled(connection: Connection) -> None:
+    """Make the pool discard all connections opened until now, each when it is next asked for.
+
+    They lead to a server that has become read-only. SQLAlchemy does the same for a lost connection, and does not count
+    a read-only one as lost.
+    """
+    connection.engine.pool._invalidate(connection.connection, _checkin=False)  # noqa: SLF001 - there is no public name
+
+
 def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Records:
     """Run a statement on a synchronous connection; asynchronous ones pass this to `run_sync`."""
     if connection.get_execution_options().get("schema_translate_map"):
@@ -178,7 +190,9 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             if direct:
                 await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=list(LANE_SETTINGS.values()))
             yield executor
-        except BaseException:
+        except BaseException as error:
+            if is_read_only(error):
+                await connection.run_sync(discard_pooled)
             # Its state is unknown, so the pool must not reuse it. Close it without waiting: a driver that cancels a
             # statement would wait for a server that may not answer.
             if executor is not None:
