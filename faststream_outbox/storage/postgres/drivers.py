@@ -5,7 +5,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import Pool, PoolProxiedConnection
 
 from faststream_outbox.storage.errors import is_read_only
 from faststream_outbox.storage.postgres.statements.statement import Statement
@@ -132,13 +134,13 @@ class BorrowedExecutor:
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
-def discard_pooled(connection: Connection) -> None:
-    """Make the pool discard all connections opened until now, each when it is next asked for.
+def discard_pooled(pool: Pool, lent: PoolProxiedConnection) -> None:
+    """Make the pool discard the connections opened before `lent` failed, each when it is next asked for.
 
     They lead to a server that has become read-only. SQLAlchemy does the same for a lost connection, and does not count
     a read-only one as lost.
     """
-    connection.engine.pool._invalidate(connection.connection, _checkin=False)  # noqa: SLF001 - there is no public name
+    pool._invalidate(lent, _checkin=False)  # noqa: SLF001 - there is no public name for it
 
 
 def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Records:
@@ -148,10 +150,15 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
             "schema_translate_map has no effect on the outbox's statements: define the tables with schema=… instead."
         )
     arguments = statement.bind(values)
-    if connection.dialect.paramstyle == "numeric_dollar":
-        return connection.exec_driver_sql(statement.text, arguments).fetchall()
-    text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-    return connection.exec_driver_sql(text, values).fetchall()
+    try:
+        if connection.dialect.paramstyle == "numeric_dollar":
+            return connection.exec_driver_sql(statement.text, arguments).fetchall()
+        text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
+        return connection.exec_driver_sql(text, values).fetchall()
+    except DBAPIError as error:
+        if is_read_only(error):
+            discard_pooled(connection.engine.pool, connection.connection)
+        raise
 
 
 def check_engine(engine: AsyncEngine) -> None:
@@ -192,7 +199,7 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             yield executor
         except BaseException as error:
             if is_read_only(error):
-                await connection.run_sync(discard_pooled)
+                discard_pooled(engine.pool, await connection.get_raw_connection())
             # Its state is unknown, so the pool must not reuse it. Close it without waiting: a driver that cancels a
             # statement would wait for a server that may not answer.
             if executor is not None:
