@@ -80,10 +80,15 @@ class Cluster:
         query = {"host": hosts, "target_session_attrs": "read-write"}
         return URL.create(one.drivername, one.username, one.password, database=one.database, query=query)
 
-    def fail_over(self) -> float:
-        """Kill the primary as if its machine had lost power, and promote the standby; return when that was done."""
-        self._kill(self.primary)
-        return self.promote()
+    def kill(self) -> None:
+        """Kill the primary as if its machine had lost power."""
+        assert self.primary.pid is not None
+        main = psutil.Process(self.primary.pid)
+        main.suspend()  # it would start processes again
+        for process in [*main.children(recursive=True), main]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.primary.stop("immediate")
 
     def switch_over(self) -> float:
         """Make the primary read-only, with all its connections, and promote the standby."""
@@ -95,15 +100,6 @@ class Cluster:
         assert self._ask(self.standby, "SELECT pg_promote()")
         self.primary, self.standby = self.standby, self.primary
         return time.monotonic()
-
-    def _kill(self, server: EmbeddedPostgres) -> None:
-        assert server.pid is not None
-        main = psutil.Process(server.pid)
-        main.suspend()  # it would start processes again
-        for process in [*main.children(recursive=True), main]:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        server.stop("immediate")
 
     def _configure(self, server: EmbeddedPostgres, **settings: str) -> None:
         for name, value in settings.items():
