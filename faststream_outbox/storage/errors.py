@@ -17,6 +17,8 @@ _ADVICE: Final = {
     "28P01": _CREDENTIALS,
     "28000": _CREDENTIALS,
     "3D000": "Check the database's name in the engine's URL.",
+    "53100": "The server's disk is full: make room there.",
+    "57P03": "The server is starting, recovering or stopping.",
     "53300": "The server has no connection left: lower pool_size, or raise max_connections.",
     _READ_ONLY: "The server, or the role, is read-only: connect to the primary.",
 }

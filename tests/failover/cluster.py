@@ -22,6 +22,11 @@ _SETTINGS: Final = {"wal_level": "replica", "max_wal_senders": 4}
 _SECONDS: Final = 30.0
 
 
+def find_programs() -> Path:
+    """Return where the programs of Postgres are."""
+    return find_bin_dir(_DEBIAN if _DEBIAN.is_dir() else None)
+
+
 class Cluster:
     """Two servers with the same data. Every commit waits until both have it."""
 
@@ -30,7 +35,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self._account = find_account(None)
-        self._bin_dir = find_bin_dir(_DEBIAN if _DEBIAN.is_dir() else None)
+        self._bin_dir = find_programs()
         self._directory = Path(tempfile.mkdtemp(dir=memory_parent(self._account)))
         give_to(self._account, self._directory)
         self._number = 0
