@@ -85,6 +85,12 @@ class Cluster:
         query = {"host": hosts, "target_session_attrs": "read-write"}
         return URL.create(one.drivername, one.username, one.password, database=one.database, query=query)
 
+    def detach(self) -> None:
+        """Let the primary commit alone: from now on the standby gets nothing."""
+        self._configure(self.primary, synchronous_standby_names="")
+        self._configure(self.standby, primary_conninfo="")
+        self._wait(lambda: not self._replicates())
+
     def kill(self) -> None:
         """Kill the primary as if its machine had lost power."""
         assert self.primary.pid is not None

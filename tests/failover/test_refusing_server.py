@@ -181,9 +181,7 @@ Fault = Callable[[SmallServer], AbstractAsyncContextManager[None]]
         pytest.param(without_connections, "too many clients already", id="no connection left"),
     ],
 )
-async def test_subscribers_wait_for_it(
-    outbox: PostgresBackend, server: SmallServer, fault: Fault, logged: str
-) -> None:
+async def test_subscribers_wait_for_it(outbox: PostgresBackend, server: SmallServer, fault: Fault, logged: str) -> None:
     """They log why, count no attempt, and go on by themselves."""
     records, handled = Records(), list[int]()
     broker = broker_on(outbox, records)
