@@ -27,7 +27,7 @@ from faststream._internal.endpoint.subscriber.utils import default_filter
 from faststream._internal.endpoint.utils import ParserComposition, process_msg
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
-from faststream._internal.parser import CodecProto, DefaultCodec
+from faststream._internal.parser import BatchCodecProto, CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream._internal.types import BrokerMiddleware, CustomCallable, Filter, IdGenerator, PublisherMiddleware
@@ -35,6 +35,7 @@ from faststream._internal.types import BrokerMiddleware, CustomCallable, Filter,
 __all__ = [
     "EMPTY",
     "ArgsContainer",
+    "BatchCodecProto",
     "BrokerConfig",
     "BrokerMiddleware",
     "BrokerRouter",

@@ -166,6 +166,12 @@ class AbstractOutboxClient(ABC):
 class OutboxClient(AbstractOutboxClient):
     """The client on Postgres.
 
+    Args:
+        engine: The engine, yours to dispose of; None for a client that only inserts.
+        outbox_table: The table of messages.
+        dlq_table: The table of dead letters. Without one, messages that failed for good are deleted.
+        shards_table: The table of shard leases, for `HashShards()`.
+
     Example:
         client = OutboxClient(engine, outbox_table)
         async with engine.connect() as conn:
@@ -234,9 +240,12 @@ class FakeOutboxClient(AbstractOutboxClient):
         """Return the dead letters, in the order in which the rows failed."""
         return list(self.store.dead)
 
-    def feed(self, row: NewRow) -> int:
-        """Insert a row without a publish; return its id."""
-        return self.store.add(row)
+    def feed(self, row: NewRow) -> int | None:
+        """Insert a row as another program would; return its id, or None if its timer waits already.
+
+        Subscribers whose loops run are woken, as by a notification.
+        """
+        return self.store.feed(row)
 
     def _lane(self, conn: AsyncConnection | None) -> StoreLane:
         del conn

@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any, Final
 
 from faststream import ContextRepo
+from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import BrokerConfig, DefaultLoggerStorage, LoggerProto, get_broker_logger
 from faststream_outbox.client import AbstractOutboxClient
+from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Store
@@ -31,6 +33,10 @@ class OutboxBrokerConfig(BrokerConfig):
     last_exception_renderer: LastExceptionRenderer | None = None
     # The name of this outbox in messages to other brokers.
     source: str = ""
+    # Whether `id_generator` is the user's; if it is not, a message without a correlation id uses its row's id.
+    generates_ids: bool = False
+    # The queues that relays of this broker send.
+    relayed_queues: set[str] = field(default_factory=set)
     # Classes that must not annotate a handler's parameter, each with the annotation to use instead.
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 
@@ -40,6 +46,16 @@ class OutboxBrokerConfig(BrokerConfig):
         if self.client is None:
             raise RuntimeError("This router belongs to no broker yet. Include it first: broker.include_router(router).")
         return self.client.store
+
+    def give_correlation_id(self, cmd: PublishCommand) -> None:
+        """Set the correlation id of a command that has none to what the user's `id_generator` returns."""
+        if not self.generates_ids or cmd.correlation_id or cmd.headers.get(CORRELATION_ID):
+            return
+        made: object = self.id_generator()
+        if not isinstance(made, str):
+            kind = type(made).__name__
+            raise TypeError(f"id_generator returned {made!r}, a {kind}, and a correlation id is a str: return a str.")
+        cmd.correlation_id = made
 
     def monitor(self, subscriber: str = "", queues: Sequence[str] = ()) -> Monitor:
         """Make the monitor of a subscriber, or of a part of the broker itself."""

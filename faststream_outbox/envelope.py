@@ -34,6 +34,27 @@ def row_identity(row: OutboxRow) -> str:
     return f"{row.id}-{row.created_epoch:.6f}"
 
 
+def outbox_id(row: OutboxRow, *, source: str) -> str:
+    """Return the id of a row for other brokers: no row of another outbox has it."""
+    return f"{check_name('source', source)}/{row_identity(row)}"
+
+
+def sent_correlation_id(headers: Mapping[str, Any], own_id: str) -> str:
+    """Return the correlation id of a row for other brokers: that of its headers, or else its `outbox_id`."""
+    given = headers.get(CORRELATION_ID)
+    return own_id if given is None or given == "" else str(given)
+
+
+def inherited_correlation_id(correlation_id: str | None, row: OutboxRow, *, source: str) -> str | None:
+    """Return the correlation id for other brokers of an answer to a row: the row's, if it inherited the bare id.
+
+    Rows of other outboxes have the same bare id.
+    """
+    if correlation_id != str(row.id):
+        return correlation_id
+    return sent_correlation_id(row.headers or {}, outbox_id(row, source=source))
+
+
 def relay_headers(row: OutboxRow, *, source: str) -> dict[str, str]:
     """Return the headers that identify a row for other brokers; they are the same each time, and replace the row's own.
 
@@ -47,7 +68,7 @@ def relay_headers(row: OutboxRow, *, source: str) -> dict[str, str]:
         # {"outbox_id": "shop/7-1767225600.000000", "outbox_source": "shop", "outbox_key": "42", "outbox_sequence": "7"}
 
     """
-    headers = {OUTBOX_ID: f"{check_name('source', source)}/{row_identity(row)}", OUTBOX_SOURCE: source}
+    headers = {OUTBOX_ID: outbox_id(row, source=source), OUTBOX_SOURCE: source}
     if row.entity_key is not None:
         headers |= {OUTBOX_KEY: row.entity_key, OUTBOX_SEQUENCE: str(row.id)}
     return headers

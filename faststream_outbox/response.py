@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
+from unittest.mock import NonCallableMock
 
 from faststream.response import PublishCommand, PublishType, Response
 from faststream.response.response import BatchPublishCommand
@@ -16,7 +17,7 @@ from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.checks import check_name, check_schedule
-from faststream_outbox.storage.contract import check_timer_conflict
+from faststream_outbox.storage.contract import check_session, check_timer_conflict
 
 
 def check_asynchronous(session: object) -> None:
@@ -38,7 +39,10 @@ def check_synchronous(session: object) -> None:
 
 
 class OutboxPublishCommand(BatchPublishCommand):
-    """One or several messages for one queue, and the transaction that inserts them."""
+    """The messages of one publish, for one queue, and the transaction that inserts them.
+
+    A publish middleware may replace, add and remove bodies. A body None is an empty message; no bodies are no message.
+    """
 
     # Without a session, the rows are inserted by the statement that settles this delivery.
     answered: OutboxDelivery | None = None
@@ -46,11 +50,10 @@ class OutboxPublishCommand(BatchPublishCommand):
     own_transaction: bool = False
     # Whether there is no event loop: `publish_sync`.
     synchronous: bool = False
+    _bodies: tuple[Any, ...] = ()
 
     def __init__(
         self,
-        body: Any,
-        /,
         *bodies: Any,
         queue: str,
         session: AnySession,
@@ -71,14 +74,14 @@ class OutboxPublishCommand(BatchPublishCommand):
         if timer_conflict != "ignore" and timer_id is None:
             raise ValueError(f"timer_conflict={timer_conflict!r} applies to timers only: give a timer_id.")
         super().__init__(
-            body,
-            *bodies,
+            None,
             _publish_type=_publish_type,
             destination=queue,
             correlation_id=correlation_id,
             headers=None if headers is None else dict(headers),
             reply_to=reply_to,
         )
+        self._bodies = bodies
         self.session = session
         self.key = key
         self.keys = keys
@@ -94,25 +97,44 @@ class OutboxPublishCommand(BatchPublishCommand):
 
     @property
     def batch_bodies(self) -> tuple[Any, ...]:
-        """All bodies; a body None is an empty message."""
-        return (self.body, *self.extra_bodies)
+        """All bodies."""
+        return self._bodies
 
     @batch_bodies.setter
     def batch_bodies(self, value: Sequence[Any]) -> None:
+        bodies = tuple(value)
         if self.keys is not None:
-            self.keys = _keys_after(self.batch_bodies, self.keys, value)
-        self.body, *rest = value or (None,)
-        self.extra_bodies = tuple(rest)
+            self.keys = _keys_after(self._bodies, self.keys, bodies)
+        self._bodies = bodies
+
+    @property
+    def body(self) -> Any:
+        """The first body; None also when there are no bodies."""
+        return self._bodies[0] if self._bodies else None
+
+    @body.setter
+    def body(self, value: Any) -> None:
+        # A middleware that changes `body` of a command without bodies gives back the None that it read.
+        if self._bodies or value is not None:
+            self._bodies = (value, *self._bodies[1:])
+
+    @property
+    def extra_bodies(self) -> tuple[Any, ...]:
+        """The bodies behind the first."""
+        return self._bodies[1:]
+
+    @extra_bodies.setter
+    def extra_bodies(self, value: Sequence[Any]) -> None:
+        self._bodies = (*self._bodies[:1], *value)
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> "OutboxPublishCommand":
         """Return the command for what a handler returned."""
         if isinstance(cmd, OutboxPublishCommand):
             return cmd
-        body, bodies = cls._parse_bodies(cmd.body, batch=batch)
+        batched = batch and isinstance(cmd.body, Sequence) and not isinstance(cmd.body, str | bytes)
         return cls(
-            body,
-            *bodies,
+            *(cmd.body if batched else (cmd.body,)),
             queue=cmd.destination,
             session=None,
             headers=cmd.headers,
@@ -155,6 +177,19 @@ class OutboxResponse(Response):
     With a `session` it is inserted in that transaction, which must still be open when the handler returns; without one,
     by the statement that settles the handled message.
 
+    Args:
+        body: Anything FastStream can encode; bytes are stored unchanged.
+        queue: The name of the queue.
+        session: The session or connection of a transaction of yours.
+        headers: Names with values that JSON can hold.
+        correlation_id: By default that of the handled message.
+        key: Messages with the same key are delivered in the order of their commits, one at a time.
+        activate_in: The delay before the message is delivered.
+        activate_at: The time at which the message is delivered; with a time zone.
+        timer_id: A name that at most one waiting message of the queue has.
+        timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one, which
+            needs a session.
+
     Example:
         @broker.subscriber("orders")
         async def handle(order_id: int) -> OutboxResponse:
@@ -177,6 +212,9 @@ class OutboxResponse(Response):
         timer_conflict: TimerConflict = "ignore",
     ) -> None:
         # Checked here, so that the error is raised in the handler and not after it.
+        check_asynchronous(session)
+        if session is not None and not isinstance(session, NonCallableMock):  # tests may use mocks of sessions
+            check_session(session)
         if queue:
             check_name("queue", queue)
         for name, value in (("key", key), ("timer_id", timer_id)):

@@ -14,6 +14,7 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import NO_REQUESTS
 from faststream_outbox.response import OutboxPublishCommand, check_asynchronous, check_synchronous
 from faststream_outbox.storage import OutboxRow, SessionOrConnection, TimerConflict
+from faststream_outbox.storage.checks import check_name
 
 
 class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, OutboxBrokerConfig]):
@@ -25,11 +26,11 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         client: AbstractOutboxClient = self.config.client
         return client
 
-    async def publish(  # type: ignore[override] # the queue and the session are named
+    async def publish(
         self,
         body: Any = None,
+        queue: str = "",
         *,
-        queue: str,
         session: SessionOrConnection | None = None,
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
@@ -49,7 +50,8 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             queue: The name of the queue.
             session: The `AsyncSession` or `AsyncConnection` of your transaction.
             headers: Names with values that JSON can hold.
-            correlation_id: Given to the handler, and to the messages that it publishes; by default the id of the row.
+            correlation_id: Given to the handler, and to the messages that it publishes; by default what the broker's
+                `id_generator` makes, or the id of the row.
             reply_to: The queue for the answer.
             key: Messages with the same key are delivered in the order of their commits, one at a time.
             activate_in: The delay before the message is delivered.
@@ -75,6 +77,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             timer_id=timer_id,
             timer_conflict=timer_conflict,
         )
+        self.config.give_correlation_id(cmd)
         row_id: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return row_id
 
@@ -93,10 +96,9 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         """Insert messages through your transaction in one round trip; return the ids of the rows, in order.
 
         `keys` has a key, or None, for each body. The other arguments are those of `publish` and hold for all messages.
+        Without bodies nothing is inserted.
         """
         check_asynchronous(session)
-        if not bodies:
-            return []
         cmd = OutboxPublishCommand(
             *bodies,
             queue=queue,
@@ -108,14 +110,20 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             activate_in=activate_in,
             activate_at=activate_at,
         )
-        ids: list[int] = await self._basic_publish_batch(cmd, producer=self.config.producer)
+        ids: list[int]
+        if bodies:
+            self.config.give_correlation_id(cmd)
+            ids = await self._basic_publish_batch(cmd, producer=self.config.producer)
+        else:  # there is nothing for middlewares, but wrong arguments are refused
+            check_name("queue", queue)
+            ids = await self.config.producer.publish_batch(cmd)
         return ids
 
     def publish_sync(
         self,
         body: Any = None,
+        queue: str = "",
         *,
-        queue: str,
         session: Session | Connection | scoped_session[Session],
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
@@ -145,6 +153,7 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             timer_conflict=timer_conflict,
         )
         cmd.synchronous = True
+        self.config.give_correlation_id(cmd)
         row_id: int | None = _run_now(self._basic_publish(cmd, producer=self.config.producer))
         return row_id
 

@@ -6,12 +6,12 @@ from importlib import import_module
 from inspect import Parameter, signature
 from logging import Logger
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
 from faststream_outbox.cli.errors import ProgramError, suggest
 from faststream_outbox.cli.settings import Security, Target
+from faststream_outbox.cli.strategies import parse_query
 
 _MECHANISMS: Final = {"plain": SASLPlaintext, "scram-sha-256": SASLScram256, "scram-sha-512": SASLScram512}
 
@@ -65,7 +65,7 @@ def _servers(to: Target) -> tuple[list[str], dict[str, Any]]:
     found = [server for server in servers.rstrip("/").split(",") if server]
     if not found:
         raise ValueError("the URL names no server; write kafka://host:9092.")
-    return found, {**{name: _parse(text) for name, text in parse_qsl(query)}, **to.options}
+    return found, {**parse_query(query), **to.options}
 
 
 def _nats(to: Target) -> dict[str, Any]:
@@ -100,18 +100,6 @@ def _ssl_context(security: Security) -> ssl.SSLContext:
     except OSError as error:
         raise ValueError(f"the certificates of [to.security] cannot be loaded: {error}") from error
     return context
-
-
-def _parse(text: str) -> int | float | bool | str:
-    """Return the number or boolean that a query holds as text, if it is one."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _check_arguments(broker_class: Any, arguments: Mapping[str, Any]) -> None:

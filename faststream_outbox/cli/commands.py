@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from faststream_outbox.__about__ import __version__
 from faststream_outbox.cli.errors import UsageError, hide
 from faststream_outbox.cli.logs import set_up_logging
-from faststream_outbox.cli.settings import RelaySettings, keys_of
+from faststream_outbox.cli.settings import TUNING, RelaySettings, keys_of
 
 app = typer.Typer(
     help="The transactional outbox on Postgres.",
@@ -22,8 +22,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # The groups of options in --help; other options come first.
-_OUTBOX: Final = ("dsn", "table", "schema", "dlq_table", "shards_table")
-_RUNNING: Final = ("graceful_timeout", "log_level", "log_format", "progress", "progress_interval", "health")
+_PANELS: Final = {
+    "The outbox": ("dsn", "table", "schema", "dlq_table", "shards_table"),
+    "Several nodes": ("ordering", "shards", "own_shards"),
+    "Running": ("graceful_timeout", "log_level", "log_format", "progress", "progress_interval", "health"),
+    "Tuning": {*TUNING, "retry_strategy"} - {"on_dead"},
+}
 
 
 def _show_version(value: bool) -> None:
@@ -58,8 +62,8 @@ def _make_option(key: str, field: FieldInfo) -> inspect.Parameter:
         kind, names, metavar = list[str], ["--route"], "QUEUE=DESTINATION"
     # The value of an option that is not given is None: the default belongs to the settings, and is only shown here.
     shown = f"{field.default:g}" if kind is float else field.default
-    default = "" if field.is_required() or field.default in (None, False) else f" (default: {shown})"
-    panel = "The outbox" if key in _OUTBOX else "Running" if key in _RUNNING else None
+    default = "" if field.is_required() or field.default is None or field.default is False else f" (default: {shown})"
+    panel = next((name for name, keys in _PANELS.items() if key in keys), None)
     option = typer.Option(*names, help=f"{field.description}{default}", metavar=metavar, rich_help_panel=panel)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -103,7 +103,11 @@ class HealthServer:
         """Answer with the figures; rows are as they were when last counted."""
         counted_at = self._status.counted_at
         ago = None if counted_at is None else round(time.monotonic() - counted_at, 1)
-        return HTTPStatus.OK, {**self._status.as_dict(), "counted_seconds_ago": ago}
+        return HTTPStatus.OK, {
+            **self._status.as_dict(),
+            "counted_seconds_ago": ago,
+            "settings": self._status.settings,
+        }
 
     async def _ping(self) -> str | None:
         """Return what does not answer, or None."""

@@ -11,6 +11,7 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.settings import RelaySettings
+from faststream_outbox.cli.strategies import split_shards
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.storage import make_dlq_table, make_outbox_table, make_shards_table
 from faststream_outbox.storage.errors import sqlstate
@@ -47,7 +48,7 @@ def database_url(dsn: str) -> URL:
 def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsRecorder) -> OutboxBroker:
     """Return the outbox of some settings, not connected yet."""
     metadata, schema = MetaData(), settings.schema_name
-    shared = settings.ordering == "hash-shards"
+    shared = settings.ordering == "hash-shards" and settings.own_shards is None
     try:
         return OutboxBroker(
             engine,
@@ -64,10 +65,19 @@ def make_outbox(settings: RelaySettings, engine: AsyncEngine, recorder: MetricsR
 
 def make_ordering(settings: RelaySettings) -> Ordering:
     """Return the ordering strategy of some settings."""
+    count, own = settings.shards, settings.own_shards
+    with settings.blame("own_shards"):
+        if own is not None and settings.ordering != "hash-shards":
+            raise ValueError(
+                f"the ordering is {settings.ordering}, which has no shards: set the ordering to hash-shards, or leave "
+                "own_shards out."
+            )
     if settings.ordering != "hash-shards":
         return HeadLease() if settings.ordering == "head-lease" else AdvisoryLocks()
     with settings.blame("shards"):
-        ordering = HashShards(count=settings.shards)
+        ordering = HashShards(count)
+    with settings.blame("own_shards"):
+        ordering = ordering if own is None else HashShards(count, split_shards(own, count))
     return ordering  # noqa: RET504 - mypy takes a `with` that returns for one that may not
 
 

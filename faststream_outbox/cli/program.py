@@ -18,6 +18,7 @@ from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import check_tables, describe_error, make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.settings import RelaySettings, make_route
 from faststream_outbox.cli.status import ProgressLines, Status
+from faststream_outbox.cli.strategies import make_retry_strategy
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import make_target
 from faststream_outbox.runtime.loop import Loop
@@ -27,6 +28,8 @@ _COUNT_SECONDS: Final = 10.0
 _COUNT_SECONDS_WITH_VIEW: Final = 2.0
 # How long `check` waits for the broker; some clients try for minutes.
 _CHECK_SECONDS: Final = 15.0
+# How many of its shards `check` names; /status has them all.
+_SHOWN_SHARDS: Final = 20
 
 
 class Program:
@@ -41,6 +44,7 @@ class Program:
         with settings.blame("to"):
             self.to = make_broker(settings.to, LOGGER)
         self.relay = self.status.relay = make_relay(settings, self.outbox, self.to)
+        self.status.settings = settings.effective
 
     async def run(self) -> int:
         """Relay until a signal arrives, and return the exit code."""
@@ -83,12 +87,6 @@ class Program:
 
     async def _check_and_start(self) -> None:
         await check_tables(self.outbox)
-        if self.settings.dlq_table is None:
-            LOGGER.warning(
-                "There is no dead-letter table: a message that the broker refuses is deleted, unless its key is "
-                "parked. Name a table by --dlq-table.",
-                extra={"event": "no_dead_letters"},
-            )
         try:
             await self.relay.start()
         except Exception as error:
@@ -120,11 +118,20 @@ class Program:
         number = len(self.settings.routes)
         try:
             yield True, f"{number} route{'' if number == 1 else 's'} to {self.status.to}"
+            if self.settings.ordering == "hash-shards":
+                yield True, self._describe_shards()
             yield await self._check_database()
             yield await self._check_broker()
         finally:
             await self.outbox.stop()
             await self.engine.dispose()
+
+    def _describe_shards(self) -> str:
+        number, own = self.settings.shards, self.status.settings["own_shards"]
+        if own is None:
+            return f"{number} shards, which the nodes share by the table of shards"
+        shown = ", ".join([*map(str, own[:_SHOWN_SHARDS]), *(["…"] if len(own) > _SHOWN_SHARDS else [])])
+        return f"this node has {len(own)} of {number} shards: {shown}"
 
     async def _check_database(self) -> tuple[bool, str]:
         try:
@@ -157,16 +164,17 @@ def make_relay(settings: RelaySettings, outbox: OutboxBroker, to: Any) -> Relay:
     ordering = make_ordering(settings)
     with settings.blame("to"):
         target = make_target(to)
-    with settings.blame("routes"):
+    retry = settings.retry_strategy
+    with settings.blame("routes", *settings.tuning):
         relay = Relay(
             outbox,
             to=target,
             routes={queue: make_route(destination) for queue, destination in settings.routes.items()},
             source=settings.source,
             ordering=ordering,
-            on_dead=settings.on_dead,
-            lease_ttl_seconds=settings.lease_ttl,
+            retry_strategy=None if retry is None else make_retry_strategy(retry),
             cloudevents=settings.cloudevents,
+            **settings.tuning,
         )
     return relay  # noqa: RET504 - mypy takes a `with` that returns for one that may not
 

@@ -1,9 +1,11 @@
 """The settings of `faststream-outbox relay`: read from options, `OUTBOX_…` variables and a TOML file, in this order."""
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -16,7 +18,11 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from faststream_outbox.cli.errors import UsageError, remember_secret, suggest
+from faststream_outbox.cli.strategies import make_retry_strategy, split_shards
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.relay import Route, by_header
+from faststream_outbox.relay.relay import RELAY_DEFAULTS
+from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.storage.checks import check_name
 
 _ENV_PREFIX: Final = "OUTBOX_"
@@ -62,6 +68,13 @@ def make_route(destination: str) -> Route:
     if not name or (bar and not default):
         raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
     return by_header(name, default=default or None)
+
+
+def _shards_as_text(shards: Any) -> Any:
+    """Return a number or a list of numbers, as the file may have them, in the form of the option."""
+    if isinstance(shards, list):
+        return ",".join(map(str, shards))
+    return str(shards) if type(shards) is int else shards
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -164,11 +177,63 @@ class RelaySettings(BaseSettings):
     ordering: Literal["head-lease", "advisory-locks", "hash-shards"] = Field(
         default="head-lease", description="How several nodes share keys: head-lease, advisory-locks or hash-shards."
     )
-    shards: int = Field(default=16, description="The number of shards of hash-shards.")
+    shards: int = Field(default=16, description="The number of shards of hash-shards, a power of two.")
+    own_shards: Annotated[str, BeforeValidator(_shards_as_text), _pass_to(split_shards)] | None = Field(
+        default=None,
+        description="The shards of this node alone: 0,1,8-11, or 2/5 for node 2 of 5, counted from 0. By default the "
+        "nodes share all shards by the table of shards.",
+    )
     on_dead: Literal["skip", "park"] = Field(
         default="skip", description="What to do when the broker refuses a message: skip it, or park its key."
     )
-    lease_ttl: Seconds = Field(default=60.0, description="Seconds until other nodes claim the rows of a dead node.")
+    # The checks of these are those of `Relay`, in its words.
+    max_workers: int = Field(
+        default=RELAY_DEFAULTS.max_workers,
+        description="How many keys, or batches of rows without a key, are sent side by side.",
+    )
+    max_records: int | None = Field(
+        default=RELAY_DEFAULTS.max_records,
+        description="How many rows of one key, or without a key, are sent together.",
+    )
+    fetch_batch_size: int | None = Field(
+        default=RELAY_DEFAULTS.fetch_batch_size, description="How many rows one statement claims at most."
+    )
+    min_fetch_interval: float = Field(
+        default=RELAY_DEFAULTS.min_fetch_interval,
+        description="Seconds until an idle queue is looked at again at first; the interval doubles from look to look.",
+    )
+    max_fetch_interval: float = Field(
+        default=RELAY_DEFAULTS.max_fetch_interval,
+        description="The longest such interval. Notifications usually wake the relay earlier.",
+    )
+    lease_ttl_seconds: float = Field(
+        default=RELAY_DEFAULTS.lease_ttl_seconds,
+        description="Seconds until other nodes claim the rows of a dead node.",
+    )
+    max_deliveries: int | None = Field(
+        default=RELAY_DEFAULTS.max_deliveries,
+        description="After how many deliveries a row is dead without being sent again; by default no limit.",
+    )
+    retry_strategy: Annotated[str, _pass_to(make_retry_strategy)] | None = Field(
+        default=None,
+        description="When a message is sent again that failed for another reason than an outage: none, constant, "
+        "linear or exponential with arguments, such as constant?delay_seconds=5. By default exponential, with ten "
+        "attempts.",
+    )
+    terminal_batch_size: int = Field(
+        default=RELAY_DEFAULTS.terminal_batch_size, description="How many finished rows one statement settles at most."
+    )
+    terminal_flush_interval_ms: float = Field(
+        default=RELAY_DEFAULTS.terminal_flush_interval_ms,
+        description="Milliseconds that a finished row may wait to share its statement.",
+    )
+    retry_batch_size: int = Field(
+        default=RELAY_DEFAULTS.retry_batch_size, description="How many failed rows one statement reschedules at most."
+    )
+    retry_flush_interval_ms: float = Field(
+        default=RELAY_DEFAULTS.retry_flush_interval_ms,
+        description="Milliseconds that a failed row may wait to share its statement.",
+    )
 
     # By key: the option, the variable, or the file and the key that set it.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -197,13 +262,40 @@ class RelaySettings(BaseSettings):
         settings._origins.update(origins)  # noqa: SLF001 - of this class
         return settings
 
+    @property
+    def tuning(self) -> dict[str, Any]:
+        """The options of `Relay` that have the same name and the same value here."""
+        return {key: getattr(self, key) for key in TUNING}
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """How this node shares, claims and sends rows, for people to read; it holds no secret."""
+        shards: dict[str, Any] = {}
+        if self.ordering == "hash-shards":
+            own = None if self.own_shards is None else split_shards(self.own_shards, self.shards)
+            shards = {"shards": self.shards, "own_shards": own}
+        retry = self.retry_strategy or repr(DEFAULT_RETRY)
+        return {"ordering": self.ordering, **shards, **self.tuning, "retry_strategy": retry}
+
     @contextmanager
-    def blame(self, key: str) -> Iterator[None]:
-        """Turn an error about a value into a `UsageError` that names where the setting `key` came from."""
+    def blame(self, *keys: str) -> Iterator[None]:
+        """Turn an error about a value into a `UsageError` that names where the setting came from.
+
+        Of several keys it is the one that the error mentions first, or the first of all.
+        """
         try:
             yield
         except (TypeError, ValueError) as error:
+            key = next((word for word in re.findall(r"\w+", str(error)) if word in keys), keys[0])
             raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
+
+
+# The settings that a relay is made with as they are.
+TUNING: Final = tuple(
+    field.name
+    for field in fields(SubscriberOptions)
+    if field.name in RelaySettings.model_fields and field.name not in ("ordering", "retry_strategy")
+)
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -268,7 +360,8 @@ def _describe(error: ErrorDetails, name: Callable[..., str]) -> str:
         case "missing":
             problem = 'this key is missing; write url = "kafka://host:9092".'
         case "value_error" | "unset_variable":
-            problem = f"{error['msg'].removeprefix('Value error, ').rstrip('.')}."
+            problem = error["msg"].removeprefix("Value error, ")
+            problem = problem if problem.endswith((".", "?")) else f"{problem}."
         case _:
             # A DSN and the settings of a broker may hold a password.
             given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"

@@ -26,6 +26,8 @@ class Status:
 
     # Set when the relay is made, which needs the outbox, which needs its recorder.
     relay: Relay
+    # How this node shares, claims and sends rows. It does not change, so the lines of progress leave it out.
+    settings: Mapping[str, Any]
 
     def __init__(self, queues: Iterable[str], to: str) -> None:
         self.queues = tuple(queues)

@@ -9,7 +9,7 @@ from faststream.exceptions import SetupError
 from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherUsecase
-from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, relay_headers, text_headers
+from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, inherited_correlation_id, relay_headers, text_headers
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import OutboxRow
 
@@ -57,8 +57,12 @@ class ForeignPublishing:
         self, send: Send, cmd: PublishCommand, answered: OutboxRow | Sequence[OutboxRow], *, source: str
     ) -> Any:
         """Send the answer to a row or a batch, by the last step of its publisher."""
+        if not cmd.batch_bodies and getattr(send, "__name__", "") == "publish_batch":
+            return None  # a middleware removed all bodies
         dialect = _dialect(cmd)
         broker = self._broker(send)
+        first = answered[0] if isinstance(answered, Sequence) else answered
+        cmd.correlation_id = inherited_correlation_id(cmd.correlation_id, first, source=source)
         # A handler's publishers share the headers of its answer: change a copy.
         cmd.headers = {**dialect.headers(cmd), **dialect.identity(cmd, _identity(cmd, answered, source))}
         dialect.set_key(cmd, _key(answered), broker)

@@ -4,12 +4,16 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from faststream_outbox._faststream import CodecProto, DefaultCodec, ParserComposition, ProducerProto
+from faststream_outbox._faststream import BatchCodecProto, CodecProto, DefaultCodec, ParserComposition, ProducerProto
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import stored_headers
 from faststream_outbox.parser import OutboxParser
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow
+from faststream_outbox.storage.contract import check_batch
+
+# The payload of a body, and its content type.
+Encoded = tuple[bytes, str | None]
 
 NO_REQUESTS = (
     "An outbox has no requests: the message is sent only after your transaction commits, so no answer can come before. "
@@ -28,7 +32,9 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Insert one message; return its row's id, or None when its timer exists already."""
-        ids = await self._write(cmd, await self._rows(cmd, [cmd.body], [cmd.key]))
+        codec, serializer = self.codec, self._serializer
+        encoded = [await codec.encode(body, serializer) for body in cmd.batch_bodies]
+        ids = await self._write(cmd, _rows(cmd, encoded, [cmd.key] * len(encoded)))
         return ids[0] if ids else None
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
@@ -41,30 +47,36 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         keys = [cmd.key] * len(bodies) if cmd.keys is None else list(cmd.keys)
         if len(keys) != len(bodies):
             raise ValueError(f"keys has {len(keys)} entries for {len(bodies)} messages: one each, None for no key.")
-        return await self._write(cmd, await self._rows(cmd, bodies, keys))
+        return await self._write(cmd, _rows(cmd, await self._encode_batch(bodies), keys))
 
     async def request(self, cmd: OutboxPublishCommand) -> NoReturn:
         """Raise: an outbox has no requests."""
         raise NotImplementedError(NO_REQUESTS)
 
-    async def _rows(self, cmd: OutboxPublishCommand, bodies: Sequence[Any], keys: Sequence[str | None]) -> list[NewRow]:
-        """Make a row of each body; check and encode the headers once for each content type."""
-        encode, serializer = self.codec.encode, self.config.fd_config._serializer  # noqa: SLF001 - as FastStream's own producers do
-        rows: list[NewRow] = []
-        firsts: dict[str | None, NewRow] = {}
-        for body, key in zip(bodies, keys, strict=True):
-            payload, content_type = await encode(body, serializer)
-            if first := firsts.get(content_type):
-                row = first.beside(payload, key)
-            else:
-                row = firsts[content_type] = _first_row(cmd, payload, content_type, key)
-            rows.append(row)
-        return rows
+    async def _encode_batch(self, bodies: Sequence[Any]) -> Sequence[Encoded]:
+        codec, serializer = self.codec, self._serializer
+        if not bodies or not isinstance(codec, BatchCodecProto):
+            return [await codec.encode(body, serializer) for body in bodies]
+        encoded = await codec.encode_batch(bodies, serializer)
+        if len(encoded) != len(bodies):
+            kind = type(codec).__name__
+            raise ValueError(
+                f"{kind}.encode_batch returned {len(encoded)} bodies for {len(bodies)} messages: return one for each."
+            )
+        return encoded
+
+    @property
+    def _serializer(self) -> Any:
+        return self.config.fd_config._serializer  # noqa: SLF001 - as FastStream's own producers do
 
     async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
         if cmd.session is None and cmd.answered is not None:
+            if len(rows) > 1:
+                check_batch(rows)
             cmd.answered.outputs += tuple(rows)  # inserted, and counted, when the answered message is settled
             return []
+        if not rows:
+            return await self._insert(cmd, rows)  # checks the session
         ids: list[int] = []
         failure: dict[str, str] = {}
         began = time.perf_counter()
@@ -90,20 +102,35 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
             async with self.config.store.transaction() as transaction:
                 return await self._insert_into(transaction, cmd, rows, notify=True)
         wakeup = self.config.wakeup
-        notify = wakeup is None or not wakeup.defer(cmd.session, cmd.queue)
+        notify = wakeup is None or not (rows and wakeup.defer(cmd.session, cmd.queue))
         return await self._insert_into(cmd.session, cmd, rows, notify=notify)
 
     async def _insert_into(
         self, session: Any, cmd: OutboxPublishCommand, rows: Sequence[NewRow], *, notify: bool
     ) -> list[int]:
         store = self.config.store
+        if len(rows) != 1:
+            if cmd.synchronous:
+                return store.insert_many_sync(session, rows, notify=notify)
+            return await store.insert_many(session, rows, notify=notify)
         if cmd.synchronous:
             row_id = store.insert_sync(session, rows[0], cmd.timer_conflict, notify=notify)
-        elif len(rows) > 1:
-            return await store.insert_many(session, rows, notify=notify)
         else:
             row_id = await store.insert(session, rows[0], timer_conflict=cmd.timer_conflict, notify=notify)
         return [] if row_id is None else [row_id]
+
+
+def _rows(cmd: OutboxPublishCommand, encoded: Sequence[Encoded], keys: Sequence[str | None]) -> list[NewRow]:
+    """Make a row of each body; check and encode the headers once for each content type."""
+    rows: list[NewRow] = []
+    firsts: dict[str | None, NewRow] = {}
+    for (payload, content_type), key in zip(encoded, keys, strict=True):
+        if first := firsts.get(content_type):
+            row = first.beside(payload, key)
+        else:
+            row = firsts[content_type] = _first_row(cmd, payload, content_type, key)
+        rows.append(row)
+    return rows
 
 
 def _first_row(cmd: OutboxPublishCommand, payload: bytes, content_type: str | None, key: str | None) -> NewRow:

@@ -107,9 +107,9 @@ class OutboxPublisher(PublisherUsecase):
     async def publish(
         self,
         body: Any = None,
+        queue: str = "",
         *,
         session: AnySession = None,
-        queue: str = "",
         headers: Mapping[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
@@ -119,7 +119,10 @@ class OutboxPublisher(PublisherUsecase):
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Insert one message in the caller's transaction; the arguments are those of `OutboxBroker.publish`."""
+        """Insert one message in the caller's transaction; the arguments are those of `OutboxBroker.publish`.
+
+        A `queue` is used in place of the publisher's, and no prefix is added to it.
+        """
         check_asynchronous(session)
         cmd = OutboxPublishCommand(
             body,
@@ -134,6 +137,7 @@ class OutboxPublisher(PublisherUsecase):
             timer_id=timer_id,
             timer_conflict=timer_conflict,
         )
+        self._outer_config.give_correlation_id(cmd)
         row_id: int | None = await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
         return row_id
 

@@ -10,6 +10,7 @@ from faststream_outbox.envelope import (
     OUTBOX_ID,
     relay_headers,
     row_identity,
+    sent_correlation_id,
     text_headers,
 )
 from faststream_outbox.storage import OutboxRow
@@ -35,7 +36,7 @@ def make_outgoing(row: OutboxRow, destination: str, *, source: str, cloudevents:
     if cloudevents:
         headers |= _cloudevents_headers(row, source)
     headers[MESSAGE_ID] = message_id
-    correlation_id = headers.setdefault(CORRELATION_ID, message_id)
+    correlation_id = headers[CORRELATION_ID] = sent_correlation_id(headers, message_id)
     return Outgoing(destination, row.payload, headers, row.entity_key, message_id, correlation_id)
 
 

@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 from faststream.middlewares import AckPolicy
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
+from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -24,20 +24,25 @@ from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.judge import Judge
 
-# Rows in one claim and in one settle statement; more rows save nothing further.
-_CLAIMED_AT_ONCE: Final = 500
-# Rows of one key, or without a key, that are sent together; after a crash all of them are sent again.
-_SENT_AT_ONCE: Final = 100
 # How long a start waits for the broker before it counts as down.
 _CONNECT_SECONDS: Final = 10.0
 # How long a stop waits to disconnect; messages without a confirmation will be sent again.
 _DISCONNECT_SECONDS: Final = 10.0
 # How long after its start a relay that has claimed nothing yet counts as alive.
 _FIRST_CLAIM_SECONDS: Final = 30.0
-# Keys sent at the same time: enough that their messages fill batches.
-_KEYS_AT_ONCE: Final = 256
-# Half of a subscriber's: a relay often is the only poller of its queues, and other services wait for what it sends.
-_MIN_FETCH_INTERVAL: Final = 0.5
+
+# The options of a relay; those that are not here have a subscriber's defaults.
+RELAY_DEFAULTS: Final = SubscriberOptions(
+    # Keys sent at the same time: enough that their messages fill batches.
+    max_workers=256,
+    # Rows in one claim, as many as in one settle statement; more rows save nothing further.
+    fetch_batch_size=500,
+    # Half of a subscriber's: a relay often is the only poller of its queues, and other services wait for what it sends.
+    min_fetch_interval=0.5,
+    batch=True,
+    # Rows of one key, or without a key, that are sent together; after a crash all of them are sent again.
+    max_records=100,
+)
 
 
 class Relay:
@@ -46,18 +51,36 @@ class Relay:
     Payload and headers are sent as stored: nothing is decoded, and no handler is called. Each message carries
     `outbox_id`, which stays the same when its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
 
+    The options that a subscriber has too have the same names and the same checks; the defaults, and the reason for each
+    that differs from a subscriber's, are in `faststream_outbox.relay.relay.RELAY_DEFAULTS`.
+
     Args:
         broker: The outbox.
         to: A `KafkaBroker` of either kind, a `RabbitBroker`, a `NatsBroker` or a `RedisBroker`.
         routes: Where the rows of each queue go: a destination, `by_header(…)`, or a function of a row.
         source: The name of this outbox in `outbox_id` and `outbox_source`, which must never change; by default the
             broker's.
-        ordering: How several relays share the keys; `HeadLease()` by default.
-        on_dead: What becomes of a key whose message the broker refuses: `"skip"` (the default) goes on without the
-            message, `"park"` waits for an operator.
+        max_workers: How many keys, or batches of rows without a key, are sent side by side; 256 by default.
+        fetch_batch_size: How many rows one statement claims at most; 500 by default.
+        min_fetch_interval: Seconds until an idle queue is looked at again at first (0.5 by default); the interval
+            doubles from look to look.
+        max_fetch_interval: The longest such interval in seconds; 10 by default. Notifications usually wake the relay
+            earlier.
+        lease_ttl_seconds: After how many seconds another process may claim a row whose process died; 60 by default.
+            Leases are renewed while the broker is down, so an outage may take longer than this.
+        max_deliveries: After how many deliveries a row is dead without being sent again; by default no limit. A relay
+            that dies with the row in hand counts as one.
+        on_dead: What becomes of a message with a key that the broker refuses: "skip" (the default) moves it to the
+            dead-letter table and its key goes on; "park" keeps it at the head of its key, which waits for an operator.
         retry_strategy: When a message is sent again that failed for another reason than an outage; by default
             `ExponentialRetry` with ten attempts.
-        lease_ttl_seconds: After how many seconds another relay may claim a row whose relay died; 60 by default.
+        terminal_batch_size: How many finished rows one statement settles at most; 500 by default.
+        terminal_flush_interval_ms: How long a finished row may wait to share its statement; 0 by default.
+        retry_batch_size: How many failed rows one statement reschedules at most; 100 by default.
+        retry_flush_interval_ms: How long a failed row may wait to share its statement; 100 by default.
+        max_records: How many rows of one key, or without a key, are sent together; 100 by default.
+        ordering: How processes share messages with a key: `HeadLease()` (the default), `AdvisoryLocks()` or
+            `HashShards()`. With each of them the messages of one key are sent in order.
         cloudevents: Whether headers of CloudEvents are added.
 
     Example:
@@ -73,10 +96,20 @@ class Relay:
         to: Any,
         routes: Mapping[str, Route],
         source: str | None = None,
-        ordering: Ordering = DEFAULTS.ordering,
-        on_dead: OnDead = DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
-        lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
+        max_workers: int = RELAY_DEFAULTS.max_workers,
+        fetch_batch_size: int | None = RELAY_DEFAULTS.fetch_batch_size,
+        min_fetch_interval: float = RELAY_DEFAULTS.min_fetch_interval,
+        max_fetch_interval: float = RELAY_DEFAULTS.max_fetch_interval,
+        lease_ttl_seconds: float = RELAY_DEFAULTS.lease_ttl_seconds,
+        max_deliveries: int | None = RELAY_DEFAULTS.max_deliveries,
+        on_dead: OnDead = RELAY_DEFAULTS.on_dead,
+        retry_strategy: AnyRetryStrategy | None = RELAY_DEFAULTS.retry_strategy,
+        terminal_batch_size: int = RELAY_DEFAULTS.terminal_batch_size,
+        terminal_flush_interval_ms: float = RELAY_DEFAULTS.terminal_flush_interval_ms,
+        retry_batch_size: int = RELAY_DEFAULTS.retry_batch_size,
+        retry_flush_interval_ms: float = RELAY_DEFAULTS.retry_flush_interval_ms,
+        max_records: int | None = RELAY_DEFAULTS.max_records,
+        ordering: Ordering = RELAY_DEFAULTS.ordering,
         cloudevents: bool = False,
     ) -> None:
         if not isinstance(broker, OutboxBroker):
@@ -88,18 +121,24 @@ class Relay:
             self._target.check(destination)
         self._source = check_name("source", source or broker.config.broker_config.source)
         self._cloudevents = cloudevents
-        # The other options have a subscriber's defaults.
         self._options = SubscriberOptions(
-            max_workers=_KEYS_AT_ONCE,
             batch=True,
-            max_records=_SENT_AT_ONCE,
-            fetch_batch_size=_CLAIMED_AT_ONCE,
-            min_fetch_interval=_MIN_FETCH_INTERVAL,
+            max_workers=max_workers,
+            fetch_batch_size=fetch_batch_size,
+            min_fetch_interval=min_fetch_interval,
+            max_fetch_interval=max_fetch_interval,
             lease_ttl_seconds=lease_ttl_seconds,
-            ordering=ordering,
+            max_deliveries=max_deliveries,
             on_dead=on_dead,
             retry_strategy=retry_strategy,
+            terminal_batch_size=terminal_batch_size,
+            terminal_flush_interval_ms=terminal_flush_interval_ms,
+            retry_batch_size=retry_batch_size,
+            retry_flush_interval_ms=retry_flush_interval_ms,
+            max_records=max_records,
+            ordering=ordering,
         )
+        broker.config.broker_config.relayed_queues.update(self._routes.queues)
         self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
@@ -120,6 +159,7 @@ class Relay:
             )
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
+        self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)

@@ -1,10 +1,10 @@
 """The contract of a store: everything that publishers, subscribers and operators do with rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -24,6 +24,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TimerConflict = Literal["ignore", "extend"]
+
+# How many rows of a queue, and of how many queues, `unserved` counts.
+MOST_COUNTED: Final = 1000
+MOST_QUEUES: Final = 100
 
 # What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
@@ -148,6 +152,14 @@ class StoreLane(ABC):
         """Count every queue's rows; reads the whole table."""
 
     @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that are not in `known` and of which no row is leased.
+
+        A leased row says that another process reads its queue. The cost is bounded: it counts the first `MOST_COUNTED`
+        rows of a queue with keys, and as many without, of `MOST_QUEUES` queues.
+        """
+
+    @abstractmethod
     async def ping(self) -> None:
         """Return if the store answers and takes writes, raise if it does not."""
 
@@ -158,6 +170,10 @@ class Listening(ABC):
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
         """Notify all listeners, as the store does, but on the listening connection."""
+
+    @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Do what the method of a lane does, on the listening connection."""
 
     @abstractmethod
     async def wait_lost(self) -> None:
@@ -214,18 +230,14 @@ class Store(ABC):
         self, session: SessionOrConnection | None, rows: Iterable[NewRow], *, notify: bool = False
     ) -> list[int]:
         """Insert rows in one statement; the ids are in the order of the rows. Insert timers one by one."""
-        rows = list(rows)
-        for row in rows:
-            _check_row(row)
-            if row.timer_id is not None:  # a batch could not say which timers existed already
-                raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
-        return await self._run(session, self.insert_many_sync, rows, notify=notify) if rows else []
+        return await self._run(session, self.insert_many_sync, list(rows), notify=notify)
 
-    @abstractmethod
     def insert_many_sync(
         self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
     ) -> list[int]:
-        """Insert rows, at least one, through a synchronous session or connection."""
+        """Insert rows through a synchronous session or connection."""
+        check_batch(rows)
+        return self._insert_many(session, rows, notify=notify) if rows else []
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[SessionOrConnection | None]:
@@ -286,6 +298,9 @@ class Store(ABC):
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None: ...
 
     @abstractmethod
+    def _insert_many(self, session: Any, rows: Sequence[NewRow], *, notify: bool) -> list[int]: ...
+
+    @abstractmethod
     def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool: ...
 
     @abstractmethod
@@ -333,6 +348,14 @@ def check_session(session: object) -> None:
 def _check_row(row: object) -> None:
     if not isinstance(row, NewRow):
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
+
+
+def check_batch(rows: Iterable[NewRow]) -> None:
+    """Raise for a row that cannot be inserted together with others."""
+    for row in rows:
+        _check_row(row)
+        if row.timer_id is not None:  # a batch could not say which timers existed already
+            raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
 
 
 def _check_selection(queue: str | None, limit: int) -> None:

@@ -49,9 +49,7 @@ class GuardedTransaction:
         If it raises, nothing was committed, unless the connection was lost during the commit.
         """
         try:
-            if not self._root.is_active or self.session.sync_session.get_transaction() is not self._root:
-                raise RuntimeError(_ENDED)
-            await self.session.flush()
+            await self._flush()
             try:
                 agreed = await finish()
             except DBAPIError as error:
@@ -64,6 +62,12 @@ class GuardedTransaction:
             return agreed
         finally:
             await self.rollback()
+
+    async def _flush(self) -> None:
+        """Write what the session still holds; raise if the handler has ended the transaction."""
+        if not self._root.is_active or self.session.sync_session.get_transaction() is not self._root:
+            raise RuntimeError(_ENDED)
+        await self.session.flush()
 
     async def rollback(self) -> None:
         """Roll back, and return the connection to the pool."""
@@ -170,6 +174,37 @@ class SharedTransaction(GuardedTransaction):
         The lease of its head covers all rows of a run.
         """
         return await self.commit(partial(self._delete, self.session, leases, outputs, head))
+
+
+class GivenTransaction(SharedTransaction):
+    """A handler's transaction in a session that a test gave: the rows are deleted in memory, and the test commits.
+
+    The handler may not commit it, as in production. A mock of a session is left alone.
+    """
+
+    def __init__(self, session: AsyncSession, delete: Delete) -> None:
+        self._is_real = isinstance(getattr(session, "sync_session", None), Session)
+        if self._is_real:
+            super().__init__(session, delete, lambda _: None)
+        else:
+            self.session, self._delete = session, delete
+
+    def begun(self, connection: Connection) -> None:
+        """Do nothing: the connection is the test's."""
+
+    async def settle(self, leases: Sequence[Lease], outputs: Sequence[NewRow], *, head: Lease | None = None) -> bool:
+        """Flush the session, delete the rows and insert the outputs; return False if one lease was lost."""
+        try:
+            if self._is_real:
+                await self._flush()
+            return await self._delete(self.session, leases, outputs, head)
+        finally:
+            await self.rollback()
+
+    async def rollback(self) -> None:
+        """Allow commits again, and leave what was written to the test."""
+        if self._is_real:
+            self.session.sync_session.info.pop(_GUARDED, None)
 
 
 def _begin_again(connection: Connection) -> None:

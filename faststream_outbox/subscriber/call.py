@@ -53,6 +53,9 @@ def _refuse_session() -> NoReturn:
 class Call:
     """Turns what a handler did with its messages into one settlement for each row."""
 
+    # Why the transaction of a handler that returned was not committed.
+    failed_commit: Exception | None = None
+
     def __init__(self, store: Store, rows: Sequence[OutboxRow], *, shares_transaction: bool) -> None:
         self.deliveries = tuple(map(OutboxDelivery.of, rows))
         self._leases = [row.lease for row in rows]
@@ -114,6 +117,7 @@ class Call:
         try:
             committed = await transaction.settle(leases, outputs, head=self._head)
         except Exception as failure:  # noqa: BLE001 - it fails as if the handler had raised it
+            self.failed_commit = failure
             judge.report_failed_commit(self.deliveries, failure)
             return self._judge_acks_again(judge, failure, settlements)
         if not committed and self._head is None and len(acked) > 1:

@@ -1,12 +1,14 @@
 """`TestOutboxBroker`: runs brokers in tests, in memory or on a real database."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Collection, Generator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, overload
 from unittest import mock
 
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
 
 from faststream_outbox._faststream import EnterType, TestBroker
 from faststream_outbox.broker.broker import OutboxBroker
@@ -14,7 +16,7 @@ from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, Out
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
-from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer, subscriber_of
+from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer, Takers
 from faststream_outbox.wakeup.wakeup import Wakeup
 
 
@@ -22,9 +24,16 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
     """Runs a broker, or several, on rows in memory; `session` may be left out.
 
     By default `publish` runs the handler before it returns, timers fire at once, and `publish` raises what the handler
-    raised. With `run_loops=True` the real loops run on the rows in memory: retries are scheduled, timers wait, leases
-    expire. With `with_real=True` the broker uses the real database, or that of `engine`, and a publish without a
-    session is committed at once.
+    raised. Rows that no handler takes stay in `fake_client.rows`, also those of a queue that has a publisher.
+
+    Args:
+        brokers: The broker to test, or several; those with the same table see each other's messages.
+        run_loops: Run the real loops on the rows in memory: retries are scheduled, timers wait, leases expire.
+        capture: The queues whose rows are kept instead of being handled; True for all queues. Only in the default mode.
+        handler_session: What handlers get as `OutboxSession`: a session of yours, which you commit, or a mock.
+        with_real: Use the real database. A publish without a session is committed at once.
+        engine: The database to use instead of the broker's; only for `with_real=True`.
+        connect_only: Connect the brokers without starting them, as FastStream does beside a `TestApp`.
 
     Example:
         async with TestOutboxBroker(broker) as test_broker:
@@ -40,6 +49,8 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         /,
         *,
         run_loops: bool = False,
+        capture: bool | str | Collection[str] = False,
+        handler_session: Any = None,
         with_real: bool = False,
         engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
@@ -50,6 +61,8 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         self: "TestOutboxBroker[tuple[OutboxBroker, ...]]",
         *brokers: OutboxBroker,
         run_loops: bool = False,
+        capture: bool | str | Collection[str] = False,
+        handler_session: Any = None,
         with_real: bool = False,
         engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
@@ -59,19 +72,27 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         self,
         *brokers: OutboxBroker,
         run_loops: bool = False,
+        capture: bool | str | Collection[str] = False,
+        handler_session: Any = None,
         with_real: bool = False,
         engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None:
-        _check_brokers(brokers)
+        _check_brokers(brokers, in_memory=not with_real)
         if engine is not None and not with_real:
             raise ValueError("engine= is for with_real=True; a test in memory uses no engine: leave it out.")
         if run_loops and with_real:
             raise ValueError("with_real=True runs the loops already, on the real database: leave run_loops out.")
+        if capture and (run_loops or with_real):
+            raise ValueError("capture= is for the default mode; the loops handle every row: leave one of the two out.")
+        if handler_session is not None and with_real:
+            raise ValueError("with_real=True opens a real session for each handler: leave handler_session out.")
+        _check_handler_session(handler_session)
         # FastStream starts and stops a broker with `with_real`, as one whose loops run needs; it fakes all others.
         super().__init__(*brokers, with_real=with_real or run_loops, connect_only=connect_only)
         self._engine = engine
-        self._clients = {} if with_real else _clients(brokers)
+        self._captured = {capture} if isinstance(capture, str) else capture or ()
+        self._clients = {} if with_real else _clients(brokers, handler_session)
 
     @property
     def fake_client(self) -> FakeOutboxClient:
@@ -91,8 +112,11 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         headers: dict[str, Any] | None = None,
         next_attempt_at: datetime | None = None,
         timer_id: str | None = None,
-    ) -> int:
-        """Insert a row as another program would; with `run_loops` it is delivered, otherwise it stays."""
+    ) -> int | None:
+        """Insert a row as another program would; return its id, or None if its timer waits already.
+
+        With `run_loops` it is delivered: at once, or when it is due. Otherwise it stays.
+        """
         row = NewRow(queue, payload, headers, timer_id=timer_id, activate_at=next_attempt_at)
         return self.fake_client.feed(row)
 
@@ -112,16 +136,21 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     @contextmanager
     def _patch_producer(self, broker: OutboxBroker) -> Generator[None, None, None]:
-        peers = [each for each in self.brokers if self._clients[each] is self._clients[broker]]
-        config = broker.config.broker_config
-        with mock.patch.object(config, "producer", DeliveringProducer(config, peers)):
+        config, session = broker.config.broker_config, self._clients[broker].store.handler_session
+        producer = DeliveringProducer(config, self._takers(broker), fake_session() if session is None else session)
+        with mock.patch.object(config, "producer", producer):
             yield
+
+    def _takers(self, broker: OutboxBroker) -> Takers:
+        client = self._clients.get(broker)
+        peers = [each for each in self.brokers if self._clients.get(each) is client]
+        return Takers(peers, self._fake_subscribers, self._captured)
 
     def create_publisher_fake_subscriber(
         self, broker: OutboxBroker, publisher: OutboxPublisher
     ) -> tuple[OutboxSubscriber, bool]:
         """Return the subscriber of a publisher's queue, or make one; and whether it was there."""
-        if (real := subscriber_of(publisher.queue, self.brokers)) is not None:
+        if (real := self._takers(broker).real(publisher.queue)) is not None:
             return real, True
         return broker.subscriber(publisher.queue, persistent=False), False
 
@@ -129,7 +158,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         return broker.client
 
 
-def _check_brokers(brokers: tuple[Any, ...]) -> None:
+def _check_brokers(brokers: tuple[Any, ...], *, in_memory: bool) -> None:
     if not brokers:
         raise TypeError("TestOutboxBroker(broker) needs a broker, or several.")
     for broker in brokers:
@@ -138,6 +167,13 @@ def _check_brokers(brokers: tuple[Any, ...]) -> None:
             raise TypeError(f"TestOutboxBroker takes an OutboxBroker, not {kind}: give the broker it belongs to.")
         if isinstance(broker.client, FakeOutboxClient):
             raise RuntimeError("This broker is in a TestOutboxBroker already: leave that one first.")  # noqa: TRY004 - its state is wrong, not its type
+        if in_memory and broker.running:
+            # FastStream's page to try out messages wants such a test, in the running application.
+            raise RuntimeError(
+                "This broker is running: what the application publishes during a test in memory would be lost. Stop it "
+                "first. For this reason the page of the AsyncAPI document cannot try out an outbox: publish in a "
+                "transaction of yours."
+            )
 
 
 def _with_client(broker: OutboxBroker, client: AbstractOutboxClient) -> AbstractContextManager[Any]:
@@ -152,7 +188,15 @@ def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:
     return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table, shards_table=store.shards_table)
 
 
-def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutboxClient]:
+def _check_handler_session(session: Any) -> None:
+    if isinstance(session, Session | Connection | AsyncConnection | AsyncEngine | async_sessionmaker):
+        raise TypeError(
+            f"handler_session is an AsyncSession, or a mock of one, not {type(session).__name__}. Open a session: "
+            "async with async_sessionmaker(engine)() as session: …"
+        )
+
+
+def _clients(brokers: tuple[OutboxBroker, ...], handler_session: Any) -> dict[OutboxBroker, FakeOutboxClient]:
     """Return a client for each broker; brokers with the same table share one and see each other's messages."""
     by_table: dict[str, FakeOutboxClient] = {}
     clients = {}
@@ -160,6 +204,7 @@ def _clients(brokers: tuple[OutboxBroker, ...]) -> dict[OutboxBroker, FakeOutbox
         store: Any = broker.client.store
         keeps_dead = store.dlq_table is not None
         clients[broker] = by_table.setdefault(str(store.outbox_table), FakeOutboxClient(dlq_enabled=keeps_dead))
+        clients[broker].store.handler_session = handler_session
     return clients
 
 

@@ -76,10 +76,46 @@ async def test_sessions_of_the_wrong_kind(postgres: PostgresBackend, outbox_post
             await broker.publish(1, queue="q", session=session)  # type: ignore[arg-type] # that is the point
         with pytest.raises(TypeError, match="publish_sync"):
             await broker.publisher("q").publish(1, session=session)
+        with pytest.raises(TypeError, match="publish_sync"):
+            await broker.publish_batch(queue="q", session=session)  # type: ignore[arg-type] # same
+        with pytest.raises(TypeError, match="publish_sync"):
+            OutboxResponse(1, queue="q", session=session)
     async with postgres.sessions() as other:
+        OutboxResponse(1, queue="q", session=other)
         with pytest.raises(TypeError, match="use await"):
             broker.publish_sync(1, queue="q", session=other)  # type: ignore[arg-type] # same
     engine.dispose()
+
+
+NO_SESSIONS = ["session", async_sessionmaker(), sessionmaker(), object()]
+
+
+@pytest.mark.parametrize("wrong", NO_SESSIONS, ids=lambda wrong: type(wrong).__name__)
+async def test_what_is_no_session_is_refused_without_a_message_too(postgres: PostgresBackend, wrong: Any) -> None:
+    broker, words = broker_on(postgres), f"not {type(wrong).__name__}.*async_sessionmaker"
+    with pytest.raises(TypeError, match=words):
+        OutboxResponse(1, queue="q", session=wrong)
+    with pytest.raises(TypeError, match=words):
+        await broker.publish_batch(queue="q", session=wrong)
+    with pytest.raises(TypeError, match="not NoneType"):
+        await broker.publish_batch(queue="q")
+    async with TestOutboxBroker(broker) as test_broker:
+        assert await test_broker.publish_batch(queue="q") == []
+        with pytest.raises(TypeError, match=words):
+            await test_broker.publish_batch(queue="q", session=wrong)
+
+
+async def test_a_batch_without_messages_sends_nothing(postgres: PostgresBackend) -> None:
+    broker, sent = broker_on(postgres), list[str]()
+    event.listen(postgres.engine.sync_engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    async with postgres.sessions() as session:
+        assert await broker.publish_batch(queue="q", session=session) == []
+        wrongs: list[dict[str, Any]] = [{"queue": ""}, {"queue": "q", "keys": ["a"]}, {"queue": "q", "headers": [1]}]
+        for wrong in wrongs:
+            with pytest.raises((TypeError, ValueError)):
+                await broker.publish_batch(session=session, **wrong)
+        assert not session.in_transaction()
+    assert sent == []
 
 
 async def test_a_rollback_takes_the_message_along(postgres: PostgresBackend) -> None:

@@ -14,6 +14,10 @@ class RedisStream:
         self.name = name
         self._client = client
 
+    def named(self, name: str) -> "RedisStream":
+        """Return another stream of the same server."""
+        return RedisStream(self._client, name)
+
     async def messages(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Return the bodies and headers that have arrived."""
         entries: Any = await self._client.xrange(self.name)

@@ -1,5 +1,7 @@
 """A relay is checked, and relays nothing."""
 
+import pytest
+
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.programs import password_of, run
@@ -39,3 +41,18 @@ async def test_a_column_is_missing(outbox: PostgresBackend, outbox_postgres: Dat
     assert "wrong" in done.stdout
     assert "last_exception" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--ordering", "hash-shards"), "16 shards, which the nodes share by the table of shards"),
+        (("--ordering", "hash-shards", "--own-shards", "1/4"), "this node has 4 of 16 shards: 1, 5, 9, 13"),
+    ],
+    ids=["shared", "its own"],
+)
+@pytest.mark.usefixtures("outbox")
+async def test_the_shards(options: tuple[str, ...], line: str, outbox_postgres: Database, redis_server: Redis) -> None:
+    done = run("relay", "--to", redis_server.url, "--route", "a=s", *options, "--check", OUTBOX_DSN=outbox_postgres.dsn)
+    assert done.stdout.splitlines()[1] == f"ok    {line}", done.stderr
+    assert done.returncode == 0

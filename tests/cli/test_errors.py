@@ -15,6 +15,7 @@ from tests.cli.programs import password_of, run
 NOWHERE = "postgresql://relay:top-secret@127.0.0.1:1/nowhere"
 TO = ("--to", "redis://127.0.0.1:1")
 ROUTE = ("--route", "orders=s")
+SHARDS = ("--ordering", "hash-shards", "--shards", "8")
 INSTALL = "pip install 'faststream-outbox"
 
 
@@ -88,6 +89,49 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             (*TO, *ROUTE, "--ordering", "none"),
             "--ordering: this must be 'head-lease', 'advisory-locks' or 'hash-shards', not 'none'.",
         ),
+        (
+            (*TO, *ROUTE, *SHARDS, "--own-shards", "one"),
+            "--own-shards: 'one' names no shards; write 0,1,8-11, or 2/5 for node 2 of 5, counted from 0.",
+        ),
+        (
+            (*TO, *ROUTE, *SHARDS, "--own-shards", "6-8"),
+            "--own-shards: '6-8' names shard 8, and the 8 shards are 0 to 7.",
+        ),
+        ((*TO, *ROUTE, *SHARDS, "--own-shards", "5-2"), "--own-shards: '5-2' ends before it begins; write 2-5."),
+        (
+            (*TO, *ROUTE, *SHARDS, "--own-shards", "3/3"),
+            "--own-shards: '3/3' is no node: the nodes of 3 are 0/3 to 2/3.",
+        ),
+        (
+            (*TO, *ROUTE, *SHARDS, "--own-shards", "8/9"),
+            "--own-shards: 9 nodes cannot share 8 shards: have at least as many shards as nodes.",
+        ),
+        (
+            (*TO, *ROUTE, "--own-shards", "0"),
+            "--own-shards: the ordering is head-lease, which has no shards: set the ordering to hash-shards, or leave ",
+        ),
+        (
+            (*TO, *ROUTE, "--retry-strategy", "constnat?delay_seconds=5"),
+            "--retry-strategy: 'constnat' is no strategy; did you mean 'constant'?",
+        ),
+        (
+            (*TO, *ROUTE, "--retry-strategy", "constant?delay_second=5"),
+            "--retry-strategy: constant has no argument 'delay_second'; did you mean 'delay_seconds'?",
+        ),
+        (
+            (*TO, *ROUTE, "--retry-strategy", "linear?step_seconds=2"),
+            "--retry-strategy: linear needs initial_delay_seconds; write linear?initial_delay_seconds=1&step_seconds=1",
+        ),
+        (
+            (*TO, *ROUTE, "--retry-strategy", "constant?delay_seconds=5&max_attempts=0"),
+            "--retry-strategy: max_attempts",
+        ),
+        ((*TO, *ROUTE, "--retry-strategy", "constant?delay_seconds=long"), "--retry-strategy: delay_seconds"),
+        ((*TO, *ROUTE, "--retry-strategy", "none?max_attempts=1"), "--retry-strategy: none has no argument "),
+        (
+            (*TO, *ROUTE, "--min-fetch-interval", "20"),
+            "--min-fetch-interval: min_fetch_interval (20) is more than max_fetch_interval (10): lower the first or ",
+        ),
         ((*TO, *ROUTE, "--health", "here"), "--health: 'here' is not an address; write host:port, or a port."),
         ((*TO, *ROUTE, "--dsn", "mysql://a:top-secret@b"), "--dsn: mysql:// is not Postgres; write "),
         ((*TO, *ROUTE, "--dsn", "top-secret"), "--dsn: this is not a URL; write postgresql://user@host:5432/database."),
@@ -109,7 +153,13 @@ def test_a_wrong_option(arguments: tuple[str, ...], sentence: str, refused_here:
         ("OUTBOX_TO", "mqtt://relay:top-secret@h", "OUTBOX_TO: mqtt:// is not known; write one of kafka://"),
         ("OUTBOX_TO", "top-secret", "OUTBOX_TO: this is not a URL; write one of kafka://"),
         ("OUTBOX_DSN", "mysql://a:top-secret@h", "OUTBOX_DSN: mysql:// is not Postgres; write "),
-        ("OUTBOX_LEASE_TTL", "soon", "OUTBOX_LEASE_TTL: this must be a valid number, not 'soon'."),
+        ("OUTBOX_LEASE_TTL_SECONDS", "soon", "OUTBOX_LEASE_TTL_SECONDS: this must be a valid number, not 'soon'."),
+        ("OUTBOX_MAX_WORKERS", "0", "OUTBOX_MAX_WORKERS: max_workers is 1 or more, not 0."),
+        (
+            "OUTBOX_OWN_SHARDS",
+            "$(POD_INDEX)/3",
+            "OUTBOX_OWN_SHARDS: '$(POD_INDEX)/3' names no shards; write 0,1,8-11, ",
+        ),
         ("OUTBOX_ROUTES", "{", 'OUTBOX_ROUTES: this is not JSON; write {"queue": "destination"}.'),
     ],
 )
@@ -154,7 +204,9 @@ def test_no_database() -> None:
         ("zzz = 1", ": zzz: this key is unknown; known are cloudevents, dlq_table, dsn,"),
         ("[to]\nuri = 'redis://'", ": to.uri: this key is unknown; did you mean 'url'?"),
         ("shards = true", ": shards: this must be a valid integer, not True."),
-        ("lease_ttl = '60'", ": lease_ttl: this must be a valid number, not '60'."),
+        ("lease_ttl_seconds = '60'", ": lease_ttl_seconds: this must be a valid number, not '60'."),
+        ("own_shards = [0, 'one']", ": own_shards: '0,one' names no shards; write 0,1,8-11, or 2/5"),
+        ("max_workers = 0", ": max_workers: max_workers is 1 or more, not 0."),
         ("[routes]\norders = 1", ": routes.orders: this must be a valid string, not 1."),
         ("dsn = ", ": this file is not TOML:"),
     ],

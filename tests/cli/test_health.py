@@ -84,6 +84,30 @@ async def test_the_status_has_the_figures(setup: RelaySetup) -> None:
         assert password_of(setup.database) not in str(status)
 
 
+async def test_the_status_has_the_settings_that_are_in_effect(setup: RelaySetup) -> None:
+    options = ("--ordering", "hash-shards", "--shards", "4", "--own-shards", "1/2", "--max-workers", "7")
+    with setup.relaying(*options, "--retry-strategy", "constant?delay_seconds=5") as program:
+        settings = (await program.wait_for_answer("/status", 200))["settings"]
+    assert settings == {
+        "ordering": "hash-shards",
+        "shards": 4,
+        "own_shards": [1, 3],
+        "max_workers": 7,
+        "max_records": 100,
+        "fetch_batch_size": 500,
+        "min_fetch_interval": 0.5,
+        "max_fetch_interval": 10.0,
+        "lease_ttl_seconds": 60.0,
+        "max_deliveries": None,
+        "on_dead": "skip",
+        "retry_strategy": "constant?delay_seconds=5",
+        "terminal_batch_size": 500,
+        "terminal_flush_interval_ms": 0.0,
+        "retry_batch_size": 100,
+        "retry_flush_interval_ms": 100.0,
+    }
+
+
 async def test_other_requests_are_refused(setup: RelaySetup) -> None:
     with setup.relaying() as program:
         await program.wait_for_answer("/health/live", 200)

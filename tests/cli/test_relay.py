@@ -2,13 +2,15 @@
 
 import asyncio
 import signal
+from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.cli.programs import password_of, relaying
+from faststream_outbox import OutboxBroker
+from tests.cli.programs import TIMEOUT, Program, password_of, relaying
 from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import in_order, publish, publish_without_keys
-from tests.waiting import until_empty
+from tests.waiting import until_empty, until_rows
 
 
 async def test_rows_arrive_in_the_order_of_their_keys(setup: RelaySetup) -> None:
@@ -32,6 +34,7 @@ async def test_a_signal_drains(setup: RelaySetup) -> None:
     with setup.relaying() as program:
         await setup.stream.numbers(1)
         assert await program.stop(signal.SIGINT) == 0, program.output
+        assert len(program.lines("no_dead_letters")) == 1
     left = await setup.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
     sent = [int(body) for body, _ in await setup.stream.messages()]
     # Sent rows are deleted and other rows are released; nothing is lost, and nothing is sent twice.
@@ -61,3 +64,38 @@ async def test_two_processes_share_the_work(setup: RelaySetup, ordering: str) ->
             assert await each.stop() == 0, each.output
     assert sorted(numbers) == list(range(published))
     assert in_order(numbers)
+
+
+async def test_nodes_with_shards_of_their_own(setup: RelaySetup) -> None:
+    # This table is not needed: nothing is shared.
+    await setup.outbox.run("DROP TABLE outbox_shards")
+    waiting = "SELECT count(*) FROM outbox WHERE hashtext(entity_key) & 3 = 3"
+
+    def node(name: str, shards: str) -> AbstractContextManager[Program]:
+        options = ("--ordering", "hash-shards", "--shards", "4", "--own-shards", shards)
+        route = ("--to", setup.redis.url, "--route", f"orders={setup.stream.name}-{name}")
+        return relaying(*route, *options, folder=setup.folder, name=name, OUTBOX_DSN=setup.database.dsn)
+
+    async def keys_of(name: str) -> set[str]:
+        messages = await setup.stream.named(f"{setup.stream.name}-{name}").messages()
+        return {headers["outbox_key"] for _, headers in messages}
+
+    broker = OutboxBroker(outbox_table=setup.outbox.outbox_table)
+    keys = [f"k{number % 40}" for number in range(200)]
+    with node("one", "0-1"), node("two", "2"):
+        async with setup.outbox.transaction() as session:
+            await broker.publish_batch(*range(200), queue="orders", session=session, keys=keys)
+        unserved = await setup.outbox.one(waiting)
+        await until_rows(setup.outbox, int(str(unserved)), seconds=TIMEOUT)
+        # Nobody has shard 3: its rows wait, untouched.
+        assert await setup.outbox.one(waiting) == unserved
+        assert await setup.outbox.one("SELECT max(deliveries_count) FROM outbox") == 0
+        with node("three", "3/4"):
+            await until_empty(setup.outbox)
+    parts = [await keys_of(name) for name in ("one", "two", "three")]
+    assert all(parts)
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 40
+    for name in ("one", "two", "three"):
+        numbers = await setup.stream.named(f"{setup.stream.name}-{name}").numbers(1)
+        by_key = {number % 40: [each for each in numbers if each % 40 == number % 40] for number in numbers}
+        assert all(each == list(range(key, 200, 40)) for key, each in by_key.items())

@@ -56,12 +56,12 @@ async def test_a_file_and_the_command_line(setup: RelaySetup) -> None:
 
 
 def test_the_file_gives_way_to_the_command_line(tmp_path: Path) -> None:
-    text = "table = 'one'\nschema = 'shop'\nlease-ttl = 5\n[routes]\na = 'c'\nd = 'e'"
+    text = "table = 'one'\nschema = 'shop'\nlease-ttl-seconds = 5\n[routes]\na = 'c'\nd = 'e'"
     settings = RelaySettings.load(
         {"dsn": "postgresql://h/d", "to": "redis://h", "table": "two", "schema": None, "routes": {"a": "b"}},
         written(tmp_path, text),
     )
-    assert (settings.table, settings.schema_name, settings.lease_ttl) == ("two", "shop", 5)
+    assert (settings.table, settings.schema_name, settings.lease_ttl_seconds) == ("two", "shop", 5)
     assert settings.routes == {"a": "b", "d": "e"}
 
 
@@ -74,7 +74,7 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both(
         dsn = "env:NOT_THERE"
         schema = "file"
         dlq_table = "file"
-        lease_ttl = 5
+        lease_ttl_seconds = 5
         progress = false
         routes = { a = "file", b = "file", c = "file" }
         to = { security = { username = "relay" } }
@@ -85,7 +85,7 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both(
         "TO": "redis://h",
         "SCHEMA": "variable",
         "DLQ_TABLE": "variable",
-        "LEASE_TTL": "6",
+        "LEASE_TTL_SECONDS": "6",
         "PROGRESS": "true",
         "TABLE": "",
         "ROUTES": '{"b": "variable", "c": "variable"}',
@@ -94,7 +94,7 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both(
     settings = RelaySettings.load({"dlq_table": "option", "routes": {"c": "option"}}, file)
     assert (settings.dsn, settings.to.url, settings.to.security) == ("postgresql://h/d", "redis://h", None)
     assert (settings.table, settings.schema_name, settings.dlq_table) == ("outbox", "variable", "option")
-    assert (settings.lease_ttl, settings.progress) == (6, True)
+    assert (settings.lease_ttl_seconds, settings.progress) == (6, True)
     assert settings.routes == {"a": "file", "b": "variable", "c": "option"}
 
 
@@ -164,6 +164,32 @@ def test_the_ordering(name: str, ordering: Ordering) -> None:
     assert make_ordering(settings(ordering=name, shards=8)) == ordering
 
 
+@pytest.mark.parametrize(
+    ("given", "shards"),
+    [("3", [3]), ("0,2", [0, 2]), ("4-6, 1", [1, 4, 5, 6]), ("1/3", [1, 4, 7]), (2, [2]), ([5, 1], [1, 5])],
+    ids=str,
+)
+@pytest.mark.parametrize("source", ["option", "variable", "file"])
+def test_the_shards_of_one_node(
+    given: object, shards: list[int], source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = {"ordering": "hash-shards", "shards": 8}
+    if source == "file":
+        needed = {"dsn": "postgresql://h/d", "to": "redis://h", "routes": {"a": "b"}}
+        made = RelaySettings.load({**needed, **common}, written(tmp_path, f"own_shards = {given!r}"))
+    elif not isinstance(given, str):
+        return  # only the file has numbers and lists
+    elif source == "variable":
+        monkeypatch.setenv("OUTBOX_OWN_SHARDS", given)
+        made = settings(**common)
+    else:
+        made = settings(**common, own_shards=given)
+    assert make_ordering(made) == HashShards(count=8, shards=shards)
+    assert (made.effective["shards"], made.effective["own_shards"]) == (8, shards)
+    outbox = make_outbox(made, make_engine(made), lambda _event, _tags: None)
+    assert set(outbox.client.table.metadata.tables) == {"outbox"}  # type: ignore[attr-defined]  # of Postgres
+
+
 def test_the_tables() -> None:
     given = settings(table="mail", schema="shop", dlq_table="dead", ordering="hash-shards", shards_table="shares")
     outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
@@ -171,7 +197,7 @@ def test_the_tables() -> None:
 
 
 def test_the_relay() -> None:
-    given = settings(source="shop", on_dead="park", lease_ttl=7, cloudevents=True, graceful_timeout=3)
+    given = settings(source="shop", on_dead="park", lease_ttl_seconds=7, cloudevents=True, graceful_timeout=3)
     outbox = make_outbox(given, make_engine(given), lambda _event, _tags: None)
     relay: Any = make_relay(given, outbox, make_broker(given.to, LOGGER))
     assert outbox.config.broker_config.graceful_timeout == 3

@@ -18,7 +18,7 @@ from faststream_outbox.embedded.programs import find_account, find_bin_dir, give
 
 # Debian's, where it is installed; else the one of the wheel.
 _DEBIAN: Final = Path("/usr/lib/postgresql/15/bin")
-_SETTINGS: Final = {"wal_level": "replica", "max_wal_senders": 4}
+_SETTINGS: Final[dict[str, str | int]] = {"wal_level": "replica", "max_wal_senders": 4}
 _SECONDS: Final = 30.0
 
 
@@ -72,7 +72,7 @@ class Cluster:
         subprocess.run([*program, *options], check=True, capture_output=True, **process_options(self._account))
 
     def _replicates(self) -> bool:
-        return self._ask(self.primary, "SELECT state FROM pg_stat_replication") == "streaming"
+        return bool(self._ask(self.primary, "SELECT state FROM pg_stat_replication") == "streaming")
 
     def create_database(self) -> Database:
         """Make a database, on both servers."""
@@ -117,7 +117,7 @@ class Cluster:
             self._ask(server, f"ALTER SYSTEM SET {name} = '{value}'")
         self._ask(server, "SELECT pg_reload_conf()")
         for name, value in settings.items():
-            self._wait(lambda name=name, value=value: self._ask(server, f"SHOW {name}") == value)  # type: ignore[misc]
+            self._wait(lambda name=name, value=value: self._ask(server, f"SHOW {name}") == value)
 
     def _ask(self, server: EmbeddedPostgres, statement: str) -> Any:
         with psycopg.connect(server.dsn, autocommit=True) as connection:

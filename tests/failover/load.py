@@ -15,12 +15,17 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import AdvisoryLocks, ConstantRetry, HashShards, HeadLease, OutboxBroker
 from faststream_outbox.annotations import OutboxMessage, OutboxSession
 from faststream_outbox.relay import Relay
+from faststream_outbox.storage.ordering import Ordering
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.relay.endpoints import Inbox, RedisStream
 from tests.waiting import until
 
-ORDERED: Final = {"head lease": HeadLease(), "advisory locks": AdvisoryLocks(), "hash shards": HashShards(count=4)}
+ORDERED: Final[dict[str, Ordering]] = {
+    "head lease": HeadLease(),
+    "advisory locks": AdvisoryLocks(),
+    "hash shards": HashShards(count=4),
+}
 ONCE: Final = "exactly once"
 RELAYED: Final = "relayed"
 QUEUES: Final = (*ORDERED, ONCE, RELAYED)

@@ -26,7 +26,7 @@ from tests.waiting import until, until_empty
 
 _MEGABYTE: Final = 1024**2
 _ROOM: Final = 160 * _MEGABYTE
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, str | int]] = {
     "wal_level": "replica",
     "hot_standby": "off",  # while it recovers it refuses connections
     "max_connections": 20,

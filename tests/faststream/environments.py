@@ -69,10 +69,11 @@ class Environment(ABC):
 
 
 class MemoryEnvironment(Environment):
-    def __init__(self, *, run_loops: bool) -> None:
+    def __init__(self, *, run_loops: bool, **options: Any) -> None:
+        """Run brokers in memory; `options` are more arguments for `TestOutboxBroker`."""
         metadata = MetaData()
         self._tables = {"outbox_table": make_outbox_table(metadata), "dlq_table": make_dlq_table(metadata)}
-        self._run_loops = run_loops
+        self._options = {"run_loops": run_loops, "connect_only": False, **options}
         self.delivers_within_publish = not run_loops
         self._client: Any = None
 
@@ -81,7 +82,7 @@ class MemoryEnvironment(Environment):
 
     @asynccontextmanager
     async def running(self, *brokers: OutboxBroker) -> AsyncIterator[None]:
-        test_broker: Any = TestOutboxBroker(*brokers, run_loops=self._run_loops, connect_only=False)
+        test_broker: Any = TestOutboxBroker(*brokers, **self._options)
         async with test_broker:
             self._client = test_broker.fake_client
             yield

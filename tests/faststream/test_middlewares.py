@@ -5,10 +5,11 @@ from typing import Any, cast
 import pytest
 from faststream import BaseMiddleware, ExceptionMiddleware
 from faststream.exceptions import SkipMessage
+from sqlalchemy.orm import Session
 
-from faststream_outbox import ConstantRetry, OutboxRouter
+from faststream_outbox import ConstantRetry, OutboxResponse, OutboxRouter
 from faststream_outbox.annotations import OutboxMessage
-from tests.faststream.environments import Environment, Received
+from tests.faststream.environments import Environment, PostgresEnvironment, Received
 
 
 def noting(name: str, notes: list[str]) -> Any:
@@ -189,6 +190,98 @@ async def test_keys_follow_the_bodies_of_a_batch(
     async with memory.running(broker):
         await memory.publish(broker.publish_batch, "a", "b", "c", queue="orders", keys=["A", "B", "C"])
     assert [(row.payload.decode(), row.entity_key) for row in await memory.rows()] == expected
+
+
+def changing_bodies(change: Any, *queues: str) -> Any:
+    """Return a middleware that changes the bodies for some queues."""
+
+    class Changing(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            if cmd.destination in queues:
+                cmd.batch_bodies = change(cmd.batch_bodies)
+            return await call_next(cmd)
+
+    return Changing
+
+
+@pytest.mark.parametrize("empty", [[], ()], ids=["a list", "a tuple"])
+async def test_without_bodies_nothing_is_published(environment: Environment, received: Received, empty: Any) -> None:
+    class Reading(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            received.put((cmd.body, cmd.batch_bodies))
+            cmd.body = cmd.body  # as one that changes bodies does
+            return await call_next(cmd)
+
+    broker = environment.broker(middlewares=[changing_bodies(lambda _bodies: empty, "orders"), Reading])
+    publisher = broker.publisher("orders")
+
+    async with environment.running(broker):
+        assert await environment.publish(broker.publish_batch, 1, 2, queue="orders", keys=["a", None]) == []
+        assert await environment.publish(broker.publish, 1, queue="orders") is None
+        assert await environment.publish(publisher.publish, 1) is None
+        assert await received.take(3) == [(None, ())] * 3
+        await environment.publish(broker.publish, None, queue="kept")  # a body None is a message
+        assert [(row.queue, row.payload) for row in await environment.rows()] == [("kept", b"")]
+
+
+async def test_without_bodies_nothing_is_answered(environment: Environment, received: Received) -> None:
+    broker = environment.broker(middlewares=[changing_bodies(lambda _bodies: [], "next", "replies", "named")])
+
+    @broker.publisher("next")
+    @broker.subscriber("orders")
+    async def handle(_body: str) -> OutboxResponse:
+        return OutboxResponse("an answer", queue="named")
+
+    @broker.subscriber(["next", "replies", "named"])
+    async def collect(message: OutboxMessage) -> None:
+        received.put(message.raw_message.queue)
+
+    async with environment.running(broker):
+        await environment.publish(broker.publish, "a", queue="orders", reply_to="replies")
+        await environment.drained()
+    assert received.empty
+
+
+async def test_a_middleware_may_add_bodies(environment: Environment, received: Received) -> None:
+    grow = changing_bodies(lambda bodies: [*bodies, "more"], "orders", "answers")
+    broker = environment.broker(middlewares=[grow])
+
+    @broker.publisher("answers")
+    @broker.subscriber("asked")
+    async def handle(body: str) -> str:
+        return body
+
+    @broker.subscriber(["orders", "answers"])
+    async def collect(body: str) -> None:
+        received.put(body)
+
+    async with environment.running(broker):
+        ids = await environment.publish(broker.publish_batch, "a", "b", queue="orders")
+        assert len(set(ids)) == 3
+        assert sorted(await received.take(3)) == ["a", "b", "more"]
+        assert isinstance(await environment.publish(broker.publish, "c", queue="orders"), int)
+        assert sorted(await received.take(2)) == ["c", "more"]
+        await environment.publish(broker.publish, "d", queue="asked")
+        assert sorted(await received.take(2)) == ["d", "more"]
+        with pytest.raises(ValueError, match="takes no timer_id"):
+            await environment.publish(broker.publish, "e", queue="orders", timer_id="t")
+    assert received.empty
+
+
+async def test_a_middleware_may_add_and_remove_bodies_without_an_event_loop(real: PostgresEnvironment) -> None:
+    broker = real.broker(
+        middlewares=[changing_bodies(lambda _bodies: [], "none"), changing_bodies(lambda bodies: [*bodies, 2], "more")]
+    )
+
+    def publish(session: Session) -> list[int | None]:
+        return [broker.publish_sync(1, queue, session=session) for queue in ("none", "more")]
+
+    async with real.backend.transaction() as session:
+        nothing, first = await session.run_sync(publish)
+    assert nothing is None
+    rows = await real.rows()
+    assert [(row.queue, row.payload) for row in rows] == [("more", b"1"), ("more", b"2")]
+    assert rows[0].id == first
 
 
 async def test_an_exception_middleware_answers_for_the_handler(environment: Environment, received: Received) -> None:

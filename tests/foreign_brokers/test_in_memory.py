@@ -35,7 +35,7 @@ async def test_an_answer_reaches_the_other_test_broker(kind: str, *, loops: bool
     there_type, test_type = BROKERS[kind]
     broker = OutboxBroker(outbox_table=make_outbox_table(MetaData()))
     there: Any = there_type()
-    heard: list[str] = []
+    heard: list[tuple[str, str]] = []
     answers: Any = there.publisher("answers")
 
     @broker.subscriber("q")
@@ -43,7 +43,7 @@ async def test_an_answer_reaches_the_other_test_broker(kind: str, *, loops: bool
         return body + 1
 
     async def receive(_body: int, message: Annotated[Any, Context()]) -> None:
-        heard.append(message.headers["outbox_key"])
+        heard.append((message.headers["outbox_key"], message.correlation_id.partition("-")[0]))
 
     answers(handle)
     there.subscriber("answers")(receive)
@@ -52,7 +52,7 @@ async def test_an_answer_reaches_the_other_test_broker(kind: str, *, loops: bool
         await outbox.publish(1, queue="q", key="k")
         await until(lambda: not outbox.fake_client.rows)
         answers.mock.assert_called_once_with(2)
-    assert heard == ["k"]
+    assert heard == [("k", "outbox/1")]
 
 
 @pytest.mark.parametrize("endpoint", ["kafka"], indirect=True)

@@ -8,11 +8,13 @@ from faststream import BaseMiddleware
 from faststream.confluent import KafkaResponse as ConfluentResponse
 from faststream.kafka import KafkaResponse
 from faststream.nats import JStream
+from faststream.redis import ListSub
 from faststream.response import Response
 from sqlalchemy import MetaData
 
-from faststream_outbox import ConstantRetry, Inbox, make_inbox_table
+from faststream_outbox import ConstantRetry, Inbox, NoRetry, make_inbox_table
 from faststream_outbox.annotations import OutboxMessage
+from faststream_outbox.relay.outgoing import make_outgoing
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, started
 from tests.broker.test_ordering import publish_keyed
@@ -66,6 +68,35 @@ async def test_an_answer_is_published_and_its_row_deleted(postgres: PostgresBack
     # FastStream makes a Kafka message's id of its offset.
     assert outbox_id in (message.message_id, message.headers.get("message_id"))
     assert endpoint.key(message) in (b"k", None if "afka" not in type(there).__name__ else b"k")
+
+
+@pytest.mark.parametrize(
+    ("given", "batch"),
+    [(None, False), (None, True), ("1", False)],
+    ids=["none given", "none given, in a batch", "given, like the row's id"],
+)
+async def test_the_correlation_id_is_the_one_that_a_relay_sends(
+    postgres: PostgresBackend, endpoint: Endpoint, given: str | None, *, batch: bool
+) -> None:
+    broker, there = broker_on(postgres, source="shop"), endpoint.broker()
+    seen: list[OutboxMessage] = []
+
+    @endpoint.publisher(there)
+    @broker.subscriber("q", batch=batch)
+    async def handle(message: OutboxMessage) -> str:
+        seen.append(message)
+        return "answer"
+
+    async with postgres.transaction() as session:
+        row_id = await broker.publish("a", queue="q", session=session, correlation_id=given)
+    async with endpoint.listening() as messages, started(broker):
+        message = await messages.get()
+        await until_empty(postgres)
+    row = seen[0].deliveries[0]
+    assert row_id == 1
+    assert seen[0].correlation_id == (given or str(row_id))
+    assert message.correlation_id == make_outgoing(row, "x", source="shop", cloudevents=False).correlation_id
+    assert message.correlation_id == (given or f"shop/1-{row.created_epoch:.6f}")
 
 
 async def test_headers_go_along_if_they_are_asked_to(postgres: PostgresBackend, endpoint: Endpoint) -> None:
@@ -181,6 +212,31 @@ async def test_messages_that_answer_one_row_together_have_no_id_that_they_would_
     messages = await endpoint.received(2)
     assert [await message.decode() for message in messages] == [1, 2]
     assert [outbox_headers(message) for message in messages] == [{}, {}]
+
+
+@pytest.mark.parametrize("endpoint", ["kafka", "redis list"], indirect=True)
+async def test_a_batch_that_a_middleware_emptied_is_no_message(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    class DropZeros(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            cmd.batch_bodies = [body for body in cmd.batch_bodies if body]
+            return await call_next(cmd)
+
+    broker, there = broker_on(postgres), endpoint.broker()
+    where = {"list": ListSub(endpoint.name, batch=True)} if "redis" in type(there).__module__ else {}
+    batches: Decorator = there.publisher(**where) if where else there.publisher(endpoint.name, batch=True)
+
+    @batches
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(body: dict[str, Any]) -> list[int]:
+        return [body["number"]]
+
+    await publish_keyed(broker, postgres, ("k", 0), ("k", 7))
+    broker.add_middleware(DropZeros)
+    async with started(broker):
+        await until_empty(postgres)
+    [message] = await endpoint.received(1)
+    assert await message.decode() == 7
+    assert await postgres.dead_letters() == []
 
 
 @pytest.mark.parametrize("endpoint", ["kafka", "confluent", "rabbit", "redis stream"], indirect=True)

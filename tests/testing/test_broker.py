@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock
 
@@ -136,6 +137,33 @@ async def test_rows_that_nobody_handles_stay(broker: OutboxBroker) -> None:
         assert test.feed("orders", b"2") != row_id
         assert len(test.fake_client.rows) == 2
     assert test.fake_client.dlq_rows == []
+
+
+@pytest.mark.parametrize("run_loops", [False, True])
+async def test_a_timer_that_is_fed_twice_is_one_row(broker: OutboxBroker, *, run_loops: bool) -> None:
+    test = TestOutboxBroker(broker, run_loops=run_loops)
+    later = datetime.now(UTC) + timedelta(days=1)
+    async with test as test_broker:
+        first = test.feed("orders", b"1", timer_id="t", next_attempt_at=later)
+        assert first is not None
+        assert test.feed("orders", b"2", timer_id="t") is None
+        assert await test_broker.publish(3, queue="orders", timer_id="t") is None
+        assert test.feed("others", b"4", timer_id="t") is not None
+        assert [(row.id, row.payload) for row in await test_broker.fetch_unprocessed(queue="orders")] == [(first, b"1")]
+
+
+async def test_a_row_that_is_fed_wakes_the_loops(broker: OutboxBroker, received: Received) -> None:
+    @broker.subscriber("orders", min_fetch_interval=3600, max_fetch_interval=3600)
+    async def handle(body: str) -> None:
+        received.put(body)
+
+    test, notified = TestOutboxBroker(broker, run_loops=True), list[str]()
+    async with test, test.fake_client.store.listen(notified.append):
+        later = datetime.now(UTC) + timedelta(days=1)
+        for queue in ("orders", "others", "others"):
+            test.feed(queue, b"a", timer_id="t", next_attempt_at=later if queue == "others" else None)
+        assert notified == ["orders", "others"]  # what makes the loops look, here as in another process
+        assert await received.next() == "a"
 
 
 async def test_with_an_application(memory: MemoryEnvironment, received: Received) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -150,11 +150,13 @@ class FlakyStore(MemoryStore):
         super().__init__()
         self.failures = failures
 
-    def listen(self, on_queue: Callable[[str], None]) -> AbstractAsyncContextManager[Listening]:
+    @asynccontextmanager
+    async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
         if self.failures:
             self.failures -= 1
             raise ConnectionRefusedError
-        return super().listen(on_queue)
+        async with super().listen(on_queue) as listening:
+            yield listening
 
 
 async def test_a_server_that_comes_back_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,21 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from unittest.mock import NonCallableMock
 from uuid import uuid4
 
 from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.contract import Listening, Store, StoreLane, TimerConflict, check_session
+from faststream_outbox.storage.handler_transaction import GivenTransaction
 from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.table import MemoryTable, due_of, unlease
 from faststream_outbox.storage.ordering.states import (
@@ -27,7 +29,7 @@ from faststream_outbox.storage.ordering.states import (
     SkipKey,
     state_of,
 )
-from faststream_outbox.storage.outcomes import Dead
+from faststream_outbox.storage.outcomes import HANDLED, Ack, Dead, Settlement
 from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
@@ -45,6 +47,8 @@ class MemoryStore(MemoryTable, Store):
 
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
         MemoryTable.__init__(self, keep_dead=keep_dead, clock=clock)
+        # The session that handlers get as `OutboxSession`; a test gives it, because there is no database to open one.
+        self.handler_session: AsyncSession | None = None
         self._listeners: list[Callable[[str], None]] = []
 
     def _insert(self, session: object, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
@@ -56,10 +60,11 @@ class MemoryStore(MemoryTable, Store):
             self._send([row.queue])
         return row_id
 
-    def insert_many_sync(
-        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows."""
+    def feed(self, row: NewRow) -> int | None:
+        """Insert a row as another program would, and notify; return its id, or None if its timer waits already."""
+        return self._insert(None, row, "ignore", notify=True)
+
+    def _insert_many(self, session: object, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         del session
         ids = [self.add(row) for row in rows]
         if notify:
@@ -71,14 +76,29 @@ class MemoryStore(MemoryTable, Store):
         """Open nothing: inserted rows are visible at once."""
         yield
 
-    def share_transaction(self, leases: Sequence[Lease]) -> NoReturn:
-        """Raise: rows in memory and rows of a database cannot be committed together."""
+    def share_transaction(self, leases: Sequence[Lease]) -> GivenTransaction:
+        """Return a transaction in the session of the test; raise if it gave none."""
         del leases
-        raise NotImplementedError(
-            "OutboxSession is a transaction of a real database, in which the handler's writes and the deletion of its "
-            "message are one. In memory there is none, and nothing would be rolled back: test this handler with "
-            "TestOutboxBroker(broker, with_real=True, engine=…), or call it yourself with a session of yours."
-        )
+        if self.handler_session is None:
+            raise NotImplementedError(
+                "This handler takes an OutboxSession, a session of a real database, and a test in memory has none. To "
+                "run it, give TestOutboxBroker a session: handler_session=…, or a database: with_real=True, engine=…. "
+                'To keep its rows without running it, name its queue: capture=["…"].'
+            )
+        return GivenTransaction(self.handler_session, self._delete_in)
+
+    async def _delete_in(
+        self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
+    ) -> bool:
+        del session
+        # Either all of them or none, as by one statement: under the lease of the head, or as a group.
+        ack = Ack(tuple(outputs))
+        if head is None:
+            settlements = [Settlement(lease, HANDLED if n else ack, group=1) for n, lease in enumerate(leases)]
+        else:
+            followers = [(lease.row_id, HANDLED) for lease in leases if lease != head]
+            settlements = [Settlement(head, ack, followers=followers)]
+        return not (await MemoryLane(self).settle(settlements)).lost
 
     async def look(self) -> list[tuple[str, Exception]]:
         """Return no errors: there are no tables to miss."""
@@ -187,6 +207,9 @@ class _MemoryListening(Listening):
 
     async def notify(self, queues: Iterable[str]) -> None:
         await self._store.notify(queues)
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        return self._store.unserved(known)
 
     async def wait_lost(self) -> None:
         """Wait without end: the connection cannot be lost."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -42,8 +42,9 @@ _CLOSE_TIMEOUT: Final = 1.0
 class Notifications:
     """The notifications of one table."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, unserved: Statement) -> None:
         self.channel = channel
+        self._unserved = unserved
         # Unique, and always the same: behind a pooler a server connection may listen to it after we have closed.
         self._test_channel = f"outbox_test_{uuid4().hex}"
 
@@ -56,11 +57,9 @@ class Notifications:
         """Open a connection as the engine would, and listen on it."""
         # Taken from the pool and never returned: the pool opens another one when it needs it.
         lent = await engine.raw_connection()
-        listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(
-            lent.driver_connection
-        )
+        listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(lent)
         lent.detach()
-        listening = _PostgresListening(engine, lent, listener, self.channel, self._test_channel)
+        listening = _PostgresListening(engine, listener, self.channel, self._test_channel, self._unserved)
 
         def receive(channel: str, payload: str) -> None:
             if channel == self.channel:
@@ -81,9 +80,10 @@ class _Listener(ABC):
 
     _executor_type: type[AsyncpgExecutor | PsycopgExecutor]
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.executor = self._executor_type(connection)
+    def __init__(self, lent: PoolProxiedConnection) -> None:
+        self.lent = lent
+        self._connection: Any = lent.driver_connection
+        self.executor = self._executor_type(self._connection)
         self._turn = asyncio.Lock()
         self.lost = asyncio.Event()
 
@@ -183,10 +183,10 @@ class _PsycopgListener(_Listener):
 
 class _PostgresListening(Listening):
     def __init__(
-        self, engine: AsyncEngine, lent: PoolProxiedConnection, listener: _Listener, channel: str, test_channel: str
+        self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str, unserved: Statement
     ) -> None:
         self._engine = engine
-        self._lent = lent
+        self._unserved = unserved
         self._listener = listener
         self._channel = channel
         self._test_channel = test_channel
@@ -200,6 +200,10 @@ class _PostgresListening(Listening):
 
     async def notify(self, queues: Iterable[str]) -> None:
         await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        records = await self._listener.fetch(self._unserved, known=list(known))
+        return dict(map(tuple, records))
 
     async def wait_lost(self) -> None:
         await self._listener.lost.wait()
@@ -215,7 +219,7 @@ class _PostgresListening(Listening):
                 # nothing of other publishers, but would still receive what we send on this connection.
                 [[_, read_only]] = await _run(self._engine, _TEST, channel=self._test_channel, payload=name)
             if read_only:
-                discard_pooled(self._engine.pool, self._lent)
+                discard_pooled(self._engine.pool, self._listener.lent)
                 raise ReadOnlyServerError
             await received.wait()
         finally:

@@ -68,7 +68,9 @@ class PostgresStore(Store):
         self._shards = None if shards_table is None else ShardStatements(shards_table)
         tables = (table for table in (outbox_table, dlq_table, shards_table) if table is not None)
         self._tables = [quoted_name(table.name, table.schema) for table in tables]
-        self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
+        self._notifications = Notifications(
+            notify_channel(outbox_table.name, outbox_table.schema), self._statements.operators.unserved
+        )
 
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         if row.key is not None and isinstance(session, Session):
@@ -99,10 +101,7 @@ class PostgresStore(Store):
     def _insert_statements(self, *, notify: bool) -> InsertStatements:
         return self._statements.insert_and_notify if notify else self._statements.insert
 
-    def insert_many_sync(
-        self, session: Session | Connection, rows: Sequence[NewRow], *, notify: bool = False
-    ) -> list[int]:
-        """Insert rows in one statement."""
+    def _insert_many(self, session: Any, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         if isinstance(session, Session) and any(row.key is not None for row in rows):
             session.flush()
         statements = self._insert_statements(notify=notify)
