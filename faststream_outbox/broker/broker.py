@@ -301,7 +301,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
-        """Return whether the database answers, and every loop runs and has claimed lately."""
+        """Return whether the database answers and takes writes, and every loop runs and has claimed lately."""
         try:
             async with asyncio.timeout(timeout or 5.0):
                 return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()

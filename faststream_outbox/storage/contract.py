@@ -182,7 +182,7 @@ class StoreLane(ABC):
 
     @abstractmethod
     async def ping(self) -> None:
-        """Return if the store answers, raise if it does not."""
+        """Return if the store answers and takes writes, raise if it does not."""
 
 
 class Listening(ABC):
@@ -270,7 +270,7 @@ class Store(ABC):
 
     @abstractmethod
     async def look(self) -> list[tuple[str, Exception]]:
-        """Return the tables that cannot be read, each with the error."""
+        """Return the tables that cannot be read, or whose rows are hidden, each with the error."""
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight; False if it is in flight or does not exist."""

@@ -156,7 +156,7 @@ class Settler(Loop):
         except SettleInterruptedError as interruption:
             self._record(interruption.settled, batch)
             self._put_back(batch, interruption.settled)
-            raise
+            raise interruption.__cause__ or interruption from None  # the log names what the server answered
         except BaseException:
             self._put_back(batch, Settled())
             raise

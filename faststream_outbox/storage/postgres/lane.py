@@ -13,22 +13,22 @@ from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.contract import MAX_BYTES, Claim, QueueStats
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.errors import concerns_rows, sqlstate
+from faststream_outbox.storage.errors import ReadOnlyServerError, concerns_rows, sqlstate
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
-from faststream_outbox.storage.postgres.drivers import Executor, Records
+from faststream_outbox.storage.postgres.drivers import READ_ONLY, Executor, Records
 from faststream_outbox.storage.postgres.runs import RunClaims, settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
+from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
 from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
+from faststream_outbox.storage.schema.row_security import RowSecurityError
 
 _T = TypeVar("_T")
-
-_PING: Final = Statement("SELECT 1")
 
 # Errors that concern every row of a statement, and no other statement: a missing table or column.
 _STATEMENT_ERRORS: Final = ("42",)
@@ -55,10 +55,18 @@ class _Group:
 class PostgresLane(RunClaims, ShardLeases):
     """A `StoreLane` to Postgres."""
 
-    def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        statements: Statements,
+        shards: ShardStatements | None = None,
+        *,
+        tables: Sequence[str] = (),
+    ) -> None:
         self._executor = executor
         self._statements = statements
         self._shards = shards
+        self._tables = tables
 
     async def claim(
         self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
@@ -218,8 +226,12 @@ class PostgresLane(RunClaims, ShardLeases):
         return dict(map(tuple, records))
 
     async def ping(self) -> None:
-        """Run a statement, to see that the server answers."""
-        await self._executor.fetch(_PING)
+        """Raise if the server does not answer, takes no writes, or hides rows by row-level security."""
+        [[read_only]] = await self._executor.fetch(READ_ONLY)
+        if read_only:
+            raise ReadOnlyServerError
+        for hidden in await self._executor.fetch(HIDDEN_TABLES, tables=self._tables):
+            raise RowSecurityError(*hidden)
 
 
 def _first_outcomes(settlements: Iterable[Settlement]) -> Iterator[Settlement]:
