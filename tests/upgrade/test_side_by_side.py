@@ -41,7 +41,7 @@ def settings(database: Database, older: Path, seed: int = SEED) -> UpgradeSettin
 def test_both_versions_work_on_the_same_tables(outbox_postgres: Database, older: Path) -> None:
     print(f"OUTBOX_SOAK_SEED={SEED}")  # noqa: T201 - to repeat the run
     round_ = replace(settings(outbox_postgres, older), strategy=MIXED, rate=60.0, faults=FaultRates(every_seconds=1.0))
-    result = run_round(round_, outbox_postgres, 20.0, make=UpgradeRound)
+    result = run_round(round_, outbox_postgres, 15.0, make=UpgradeRound)
     assert result.violations == [], result.stories
     # And it was no idle run, of neither version.
     counts, faults = result.counts, result.faults
