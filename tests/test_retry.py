@@ -260,7 +260,9 @@ NAN, CENTURIES, HUGE = float("nan"), 4_000_000_000.0, 10**400
 
 @pytest.mark.parametrize("base", [object, RetryStrategyProto], ids=["by shape", "by subclass"])
 @pytest.mark.parametrize(
-    "answer", [NAN, math.inf, -math.inf, -1.0, CENTURIES, HUGE, True, "soon", timedelta(seconds=5), FIRST], ids=lambda answer: f"{answer}"[:20]
+    "answer",
+    [NAN, math.inf, -math.inf, -1.0, CENTURIES, HUGE, True, "soon", timedelta(seconds=5), FIRST],
+    ids=lambda answer: f"{answer}"[:20],
 )
 def test_a_delay_that_is_nonsense(base: type, answer: Any) -> None:
     strategy = type("Mine", (base,), {"get_next_attempt_delay": lambda _self, **_attempt: answer})()
@@ -320,10 +322,19 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
         for wrong in (-5, NAN, math.inf, "1", HUGE)
     ),
     (ConstantRetry, CONSTANT | {"max_total_delay_seconds": 0.5}, r"\(0.5\) is less than delay_seconds .* NoRetry"),
-    *((ConstantRetry, CONSTANT | {"jitter_factor": wrong}, "jitter_factor is a") for wrong in ("a lot", -0.1, NAN, 20, HUGE)),
-    *((LinearRetry, LINEAR | {"step_seconds": wrong}, "step_seconds is a") for wrong in (math.inf, -1, CENTURIES, HUGE)),
+    *(
+        (ConstantRetry, CONSTANT | {"jitter_factor": wrong}, "jitter_factor is a")
+        for wrong in ("a lot", -0.1, NAN, 20, HUGE)
+    ),
+    *(
+        (LinearRetry, LINEAR | {"step_seconds": wrong}, "step_seconds is a")
+        for wrong in (math.inf, -1, CENTURIES, HUGE)
+    ),
     (LinearRetry, LINEAR | {"initial_delay_seconds": NAN}, "initial_delay_seconds is a"),
-    *((ExponentialRetry, EXPONENTIAL | {"multiplier": wrong}, "multiplier is a") for wrong in (0.5, NAN, math.inf, HUGE)),
+    *(
+        (ExponentialRetry, EXPONENTIAL | {"multiplier": wrong}, "multiplier is a")
+        for wrong in (0.5, NAN, math.inf, HUGE)
+    ),
     (ExponentialRetry, {"initial_delay_seconds": -1}, "initial_delay_seconds is a"),
     *(
         (ExponentialRetry, EXPONENTIAL | {"max_delay_seconds": wrong}, "max_delay_seconds is a")

@@ -1,10 +1,10 @@
 """What handlers return, where their message is not of this broker, or is gone."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
 
 import pytest
-from faststream import BaseMiddleware
+from faststream import BaseMiddleware, Depends
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from faststream_outbox import NoRetry, OutboxBroker, OutboxResponse, make_outbox_table
@@ -66,7 +66,7 @@ async def test_an_answer_has_a_correlation_id_that_no_other_outbox_has(
 
     await postgres.run(INSERT.format(f"'{headers}'"))  # by another program
     async with started(broker):
-        await until(lambda: postgres.rows(), lambda rows: {"second", "third", "answers"} == {row.queue for row in rows})
+        await until(postgres.rows, lambda rows: {"second", "third", "answers"} == {row.queue for row in rows})
     expected = inherited or outbox_id(seen[0].deliveries[0], source="shop")
     assert {(row.headers or {}).get("correlation_id") for row in await postgres.rows()} == {expected}
     assert seen[0].correlation_id == (inherited or "1")
@@ -82,7 +82,7 @@ async def test_a_publisher_that_labels_its_messages_is_believed(postgres: Postgr
 
     await postgres.run(INSERT.format("NULL"))
     async with started(broker):
-        await until(lambda: postgres.rows(), lambda rows: ["second"] == [row.queue for row in rows])
+        await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["second"])
     [row] = await postgres.rows()
     assert (row.headers or {})["correlation_id"] == "1"
 
@@ -134,7 +134,26 @@ async def test_an_answer_in_a_session_without_a_transaction_is_refused(
     assert "OutboxSession" in (dead.last_exception or "")
 
 
-async def test_an_answer_in_a_transaction_that_a_dependency_commits_later(postgres: PostgresBackend) -> None:
+async def test_an_answer_in_a_session_of_a_dependency_is_refused_as_it_has_ended(
+    postgres: PostgresBackend,
+) -> None:
+    broker = broker_on(postgres)
+
+    async def transaction() -> AsyncIterator[AsyncSession]:
+        async with postgres.sessions() as session, session.begin():
+            yield session
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(_number: int, session: Annotated[Any, Depends(transaction)]) -> OutboxResponse:
+        return OutboxResponse("answer", queue="out", session=session)
+
+    async with started(broker):
+        await publish(broker, postgres, 1)
+        [dead] = await until(postgres.dead_letters)
+    assert "no open transaction" in (dead.last_exception or "")
+
+
+async def test_an_answer_in_a_transaction_that_a_middleware_commits_later(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres)
     opened = list[AsyncSession]()
 
@@ -156,7 +175,7 @@ async def test_an_answer_in_a_transaction_that_a_dependency_commits_later(postgr
 
     async with started(broker):
         await publish(broker, postgres, 1)
-        await until(lambda: postgres.rows(), lambda rows: ["out"] == [row.queue for row in rows])
+        await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["out"])
 
 
 async def test_an_answer_in_a_session_that_commits_each_statement(postgres: PostgresBackend) -> None:
@@ -169,7 +188,7 @@ async def test_an_answer_in_a_session_that_commits_each_statement(postgres: Post
 
     async with AsyncSession(engine) as session, started(broker):
         await publish(broker, postgres, 1)
-        await until(lambda: postgres.rows(), lambda rows: ["out"] == [row.queue for row in rows])
+        await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["out"])
 
 
 async def test_a_publish_begins_the_transaction_that_its_caller_commits(postgres: PostgresBackend) -> None:

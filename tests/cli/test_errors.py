@@ -213,7 +213,10 @@ def test_no_database() -> None:
         ("max_workers = 3\nmax-workers = 4", ": max_workers and max-workers are the same setting: write one of them."),
         ("on-dead = 'skip'\non_dead = 'skip'", ": on-dead and on_dead are the same setting: write one of them."),
         (f"graceful_timeout = {'9' * 400}", ": graceful_timeout: "),
-        (f"retry-strategy = 'constant?delay_seconds={'9' * 400}'", ": retry_strategy: delay_seconds is a finite number"),
+        (
+            f"retry-strategy = 'constant?delay_seconds={'9' * 400}'",
+            ": retry_strategy: delay_seconds is a finite number",
+        ),
         ("dsn = ", ": this file is not TOML:"),
     ],
 )
