@@ -3,7 +3,6 @@
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
 from typing import Any, Final
 
 from faststream.middlewares import AckPolicy
@@ -108,8 +107,7 @@ def _contradictions(options: SubscriberOptions, policy: AckPolicy, given: AckPol
 
 def _warn(message: str) -> None:
     """Warn at the line of the user: the first outside of FastStream and of this package."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - `inspect` reads the source of every frame
-    level = 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+    frame, level = sys._getframe(), 1  # noqa: SLF001 - `inspect` reads the source of every frame
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, RuntimeWarning, stacklevel=level)
