@@ -64,7 +64,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         for router in routers:
             self.include_router(router)
 
-    def _subscriber_compatibility_wrapper(
+    def _subscriber_compatibility_wrapper(  # type: ignore[override] # FastStream names the other options one by one
         self, dependencies: Iterable[params.Depends] = (), **options: Any
     ) -> Callable[..., Any]:
         dependencies = list(dependencies)

@@ -37,7 +37,7 @@ def keeps_insert(session: Any) -> bool:
     try:
         if session.in_transaction():
             return True
-        bind = session.sync_connection if isinstance(session, AsyncConnection) else session.get_bind()
+        bind: Any = session.sync_connection if isinstance(session, AsyncConnection) else session.get_bind()
         return (isinstance(bind, Connection) and bind.in_transaction()) or autocommits(bind)
     except SQLAlchemyError:  # a connection that was closed or never opened, a session without an engine
         return False

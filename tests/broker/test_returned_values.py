@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import pytest
 from faststream import BaseMiddleware, Depends
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 from faststream_outbox import NoRetry, OutboxBroker, OutboxResponse, make_outbox_table
 from faststream_outbox.annotations import OutboxMessage
@@ -104,7 +104,8 @@ async def rolled_back(sessions: async_sessionmaker[AsyncSession]) -> AsyncSessio
 
 
 async def closed_connection(sessions: async_sessionmaker[AsyncSession]) -> AsyncConnection:
-    async with sessions.kw["bind"].begin() as connection:
+    engine: AsyncEngine = sessions.kw["bind"]
+    async with engine.begin() as connection:
         return connection
 
 

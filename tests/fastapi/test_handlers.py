@@ -1,6 +1,6 @@
 """Handlers under FastAPI: what is injected, what is refused, what is published."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, cast
 
 import pytest
@@ -284,7 +284,7 @@ async def test_an_annotation_for_faststream_names_the_one_for_fastapi(
         plain.subscriber("orders")(handle)
         router.include_router(plain, dependencies=[Depends(asks)])
     else:
-        handlers = {"the handler": asks, "a dependency": depends}
+        handlers: dict[str, Callable[..., Any]] = {"the handler": asks, "a dependency": depends}
         given = [Depends(asks)] if of == "the subscriber" else []
         router.subscriber("orders", dependencies=given)(handlers.get(of, handle))
     with pytest.raises(SetupError, match=rf"'asked' of asks\(\).*from faststream_outbox\.fastapi import {name}$"):
