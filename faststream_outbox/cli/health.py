@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError
+from faststream_outbox.cli.secrets import hide_all
 from faststream_outbox.cli.settings import split_address
 from faststream_outbox.cli.status import Status
 
@@ -158,7 +159,7 @@ class HealthServer:
 
 
 def _response(status: HTTPStatus, body: dict[str, Any], *, with_body: bool) -> bytes:
-    content = json.dumps(body, default=str).encode() + b"\n"
+    content = json.dumps(hide_all(body)).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
         "Content-Type: application/json\r\n"

@@ -17,7 +17,9 @@ from pydantic_settings.exceptions import SettingsError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from faststream_outbox.cli.errors import UsageError, remember_secret, suggest
+from faststream_outbox.cli.addresses import show_address
+from faststream_outbox.cli.errors import UsageError, suggest
+from faststream_outbox.cli.secrets import Secret, SecretError, remember_options, remember_secret
 from faststream_outbox.cli.strategies import make_retry_strategy, split_shards
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.relay import Route, by_header
@@ -31,7 +33,7 @@ _Source = tuple[InitSettingsSource | EnvSettingsSource, Callable[..., str]]
 
 
 def _resolve(value: Any) -> Any:
-    """Return the variable that `env:NAME` names, also inside tables and lists; return other values unchanged."""
+    """Return what `env:NAME` or `file:PATH` names, also inside tables and lists; return other values unchanged."""
     match value:
         case dict():
             return {name: _resolve(each) for name, each in value.items()}
@@ -42,9 +44,36 @@ def _resolve(value: Any) -> Any:
             found = os.environ.get(name)
             if not found:
                 raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
-            # Only a part of a URL is secret, and `hide` finds that part.
-            return found if "://" in found else remember_secret(found)
+            return _remember(found)
+        case str() if value.startswith("file:"):
+            try:
+                return _remember(Secret(value).read())
+            except SecretError as error:
+                raise ValueError(str(error)) from None
     return value
+
+
+def _remember(found: str) -> str:
+    if "://" in found:
+        show_address(found)  # records the secrets of an address, or the whole of another text
+    else:
+        remember_secret(found)
+    return found
+
+
+def _resolve_options(options: Any) -> Any:
+    resolved = _resolve(options)
+    remember_options(resolved)
+    return resolved
+
+
+def _make_secret(value: Any) -> Secret:
+    """Return the source of a password; a variable must be set, and other sources are read when they are needed."""
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("this must be a text")  # noqa: TRY004 - pydantic shows ValueErrors
+    return Secret(value if value.startswith(("file:", "command:")) else remember_secret(_resolve(value)))
 
 
 def _check_dsn(dsn: str) -> None:
@@ -54,6 +83,14 @@ def _check_dsn(dsn: str) -> None:
         # The text is not repeated: it may be a password.
         raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
     remember_secret(url.password or "")
+    # SQLAlchemy ends a password at the first @, and takes the rest for the host.
+    if "@" in f"{url.host}{url.database}" or "#" in f"{url.host}" or any(map(str.isspace, dsn)):
+        remember_secret(dsn)
+        raise ValueError(
+            "this address cannot be read, and it is not shown because it may hold a password; write "
+            "postgresql://user:password@host:5432/database, with / ? # @ and spaces of the user and the password "
+            "percent-encoded (%40 for @)"
+        )
     dialect, _, driver = url.drivername.partition("+")
     if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
         known = "postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…"
@@ -96,13 +133,14 @@ def _pass_to(check: Callable[[str], object]) -> AfterValidator:
 
 
 Text = Annotated[str, BeforeValidator(_resolve)]
+SecretText = Annotated[Secret, BeforeValidator(_make_secret)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Table(BaseModel):
     """A table of the TOML file below the top."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class Security(_Table):
@@ -110,7 +148,7 @@ class Security(_Table):
 
     mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
     username: Text | None = None
-    password: Annotated[Text, AfterValidator(remember_secret)] = Field(default="", repr=False)
+    password: SecretText | None = Field(default=None, repr=False)
     # None: if a file of certificates is given.
     tls: bool | None = None
     ca_file: Text | None = None
@@ -122,8 +160,18 @@ class Target(_Table):
     """`[to]`: the broker that rows are sent to, the arguments of its FastStream class, and how to log in."""
 
     url: Text = Field(repr=False)
-    options: Annotated[dict[str, Any], BeforeValidator(_resolve)] = Field(default_factory=dict, repr=False)
+    options: Annotated[dict[str, Any], BeforeValidator(_resolve_options)] = Field(default_factory=dict, repr=False)
     security: Security | None = None
+
+    def read_password(self) -> str | None:
+        """Return the present password of `[to.security]`; None if there is none."""
+        secret = None if self.security is None else self.security.password
+        return None if secret is None else secret.read()
+
+    @property
+    def password_changes(self) -> bool:
+        """Whether the password may change while the program runs."""
+        return self.security is not None and self.security.password is not None and self.security.password.changes
 
 
 class RelaySettings(BaseSettings):
@@ -133,13 +181,26 @@ class RelaySettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        strict=True, extra="forbid", frozen=True, env_prefix=_ENV_PREFIX, env_prefix_target="all", env_ignore_empty=True
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        env_prefix=_ENV_PREFIX,
+        env_prefix_target="all",
+        env_ignore_empty=True,
     )
 
     dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
         repr=False,
         examples=["postgresql://user@host:5432/database"],
-        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME.",
+        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME, or "
+        "file:PATH.",
+    )
+    dsn_password: Annotated[SecretText | None, NoDecode] = Field(
+        default=None,
+        repr=False,
+        description="The password of the database, if it is not in the DSN: env:NAME; or file:PATH or command:PROGRAM, "
+        "which are read again for each connection.",
     )
     table: str = Field(default="outbox", description="The table of the outbox.")
     schema_name: str | None = Field(default=None, alias="schema", description="The schema of the tables.")
@@ -163,7 +224,7 @@ class RelaySettings(BaseSettings):
     to: Annotated[Target, NoDecode, BeforeValidator(lambda to: {"url": to} if isinstance(to, str) else to)] = Field(
         examples=["kafka://host:9092"],
         description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
-        "redis://… or rediss://…; or env:NAME.",
+        "tls://…, redis://… or rediss://…; or env:NAME, or file:PATH.",
     )
     routes: dict[str, Annotated[str, _pass_to(make_route)]] = Field(
         min_length=1,
@@ -285,7 +346,7 @@ class RelaySettings(BaseSettings):
         """
         try:
             yield
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, SecretError) as error:
             key = next((word for word in re.findall(r"\w+", str(error)) if word in keys), keys[0])
             raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
 
@@ -364,6 +425,6 @@ def _describe(error: ErrorDetails, name: Callable[..., str]) -> str:
             problem = problem if problem.endswith((".", "?")) else f"{problem}."
         case _:
             # A DSN and the settings of a broker may hold a password.
-            given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"
+            given = "" if at[0] in ("dsn", "dsn_password", "to") else f", not {error['input']!r}"
             problem = f"{error['msg'].replace('Input should be', 'this must be')}{given}."
     return f"{name(*at)}: {problem}"

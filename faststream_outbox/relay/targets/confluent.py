@@ -47,12 +47,16 @@ class ConfluentTarget(OneByOneTarget):
 
     def __init__(self, broker: KafkaBroker) -> None:
         super().__init__(broker)
-        given = broker.config.broker_config.connection_config.producer_config
-        own = {"enable.idempotence": True, "acks": -1, "topic.metadata.propagation.max.ms": _TOPIC_MS}
-        self._config = {name: value for name, value in given.items() if name != "transactional.id"} | own
         self._producer: AsyncConfluentProducer | None = None
         self._missing = MissingTopics()
         self._lock = SharedLock()
+
+    def use(self, broker: KafkaBroker) -> None:
+        """Connect by the options of another FastStream broker from now on."""
+        super().use(broker)
+        given = broker.config.broker_config.connection_config.producer_config
+        own = {"enable.idempotence": True, "acks": -1, "topic.metadata.propagation.max.ms": _TOPIC_MS}
+        self._config = {name: value for name, value in given.items() if name != "transactional.id"} | own
 
     async def start(self) -> None:
         """Connect, and check that Kafka answers."""
