@@ -166,6 +166,12 @@ class AbstractOutboxClient(ABC):
 class OutboxClient(AbstractOutboxClient):
     """The client on Postgres.
 
+    Args:
+        engine: The engine, yours to dispose of; None for a client that only inserts.
+        outbox_table: The table of messages.
+        dlq_table: The table of dead letters. Without one, messages that failed for good are deleted.
+        shards_table: The table of shard leases, for `HashShards()`.
+
     Example:
         client = OutboxClient(engine, outbox_table)
         async with engine.connect() as conn:

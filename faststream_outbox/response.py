@@ -177,6 +177,19 @@ class OutboxResponse(Response):
     With a `session` it is inserted in that transaction, which must still be open when the handler returns; without one,
     by the statement that settles the handled message.
 
+    Args:
+        body: Anything FastStream can encode; bytes are stored unchanged.
+        queue: The name of the queue.
+        session: The session or connection of a transaction of yours.
+        headers: Names with values that JSON can hold.
+        correlation_id: By default that of the handled message.
+        key: Messages with the same key are delivered in the order of their commits, one at a time.
+        activate_in: The delay before the message is delivered.
+        activate_at: The time at which the message is delivered; with a time zone.
+        timer_id: A name that at most one waiting message of the queue has.
+        timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one, which
+            needs a session.
+
     Example:
         @broker.subscriber("orders")
         async def handle(order_id: int) -> OutboxResponse:

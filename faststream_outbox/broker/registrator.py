@@ -24,7 +24,7 @@ from faststream_outbox.publisher.usecase import (
     OutboxPublisherSpecification,
     OutboxPublisherSpecificationConfig,
 )
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.factory import create_subscriber
@@ -45,7 +45,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         max_deliveries: int | None = DEFAULTS.max_deliveries,
         on_dead: OnDead = DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = DEFAULTS.retry_strategy,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = DEFAULTS.terminal_batch_size,
         terminal_flush_interval_ms: float = DEFAULTS.terminal_flush_interval_ms,
@@ -207,7 +207,16 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Add the subscribers and publishers of a router, with `prefix` before the names of their queues."""
+        """Add the subscribers and publishers of a router.
+
+        Args:
+            router: An `OutboxRouter`.
+            prefix: Put before the names of its queues.
+            dependencies: Dependencies of every handler of the router.
+            middlewares: Middlewares of every handler and publisher of the router.
+            include_in_schema: Whether its queues appear in the AsyncAPI document; by default the router says it.
+
+        """
         if not isinstance(router, OutboxRegistrator):
             raise TypeError(f"An OutboxBroker includes an OutboxRouter, not {type(router).__name__}.")
         super().include_router(

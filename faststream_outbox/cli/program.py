@@ -95,12 +95,6 @@ class Program:
 
     async def _check_and_start(self) -> None:
         await check_tables(self.outbox)
-        if self.settings.dlq_table is None:
-            LOGGER.warning(
-                "There is no dead-letter table: a message that the broker refuses is deleted, unless its key is "
-                "parked. Name a table by --dlq-table.",
-                extra={"event": "no_dead_letters"},
-            )
         try:
             await self.relay.start()
         except Exception as error:

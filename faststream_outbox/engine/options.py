@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy, check_strategy
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
 from faststream_outbox.storage.outcomes import OnDead
@@ -42,7 +42,7 @@ class SubscriberOptions:
     # A message that failed for good must not stop the messages behind it unless the user has decided so.
     on_dead: OnDead = "skip"
     # None: `retry.DEFAULT_RETRY`.
-    retry_strategy: RetryStrategyProto | RetryDelayProto | None = None
+    retry_strategy: AnyRetryStrategy | None = None
     # Outcomes are written when the settler is free, so the sizes bound a statement, not a wait. Acknowledged rows are
     # written at once because a crash would deliver them again. Failed rows wait for a second or more anyway, so a tenth
     # more is no loss; their batch is smaller, because fewer rows fail than are in hand.
@@ -73,7 +73,7 @@ class SubscriberOptions:
         if self.publish_timeout is not None:
             _check_seconds("publish_timeout", self.publish_timeout)
         _check_on_dead(self.on_dead)
-        _check_strategy(self.retry_strategy)
+        check_strategy(self.retry_strategy)
         check_ordering(self.ordering)
         self._check_waits()
         self._check_batch()
@@ -130,16 +130,6 @@ def _check_on_dead(value: object) -> None:
 def _check_seconds(name: str, value: object) -> None:
     if not 0 < check_number(name, value) <= _LONGEST_SECONDS:
         raise ValueError(f"{name} is more than 0 seconds, and {_LONGEST_SECONDS:g} (a week) at most, not {value!r}.")
-
-
-def _check_strategy(strategy: object) -> None:
-    if isinstance(strategy, type):
-        raise TypeError(f"retry_strategy is a strategy, not the class of one: {strategy.__name__}(…).")
-    methods = ("get_next_attempt_at", "get_next_attempt_delay")
-    if strategy is not None and not any(callable(getattr(strategy, name, None)) for name in methods):
-        raise TypeError(
-            f"retry_strategy needs a method {' or '.join(methods)}, and {type(strategy).__name__} has neither."
-        )
 
 
 # The public signatures take their defaults from here.

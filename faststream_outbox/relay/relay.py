@@ -15,7 +15,7 @@ from faststream_outbox.relay.forwarder import Forwarder
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -103,7 +103,7 @@ class Relay:
         lease_ttl_seconds: float = RELAY_DEFAULTS.lease_ttl_seconds,
         max_deliveries: int | None = RELAY_DEFAULTS.max_deliveries,
         on_dead: OnDead = RELAY_DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = RELAY_DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = RELAY_DEFAULTS.retry_strategy,
         terminal_batch_size: int = RELAY_DEFAULTS.terminal_batch_size,
         terminal_flush_interval_ms: float = RELAY_DEFAULTS.terminal_flush_interval_ms,
         retry_batch_size: int = RELAY_DEFAULTS.retry_batch_size,
@@ -138,6 +138,7 @@ class Relay:
             max_records=max_records,
             ordering=ordering,
         )
+        broker.config.broker_config.relayed_queues.update(self._routes.queues)
         self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
@@ -158,6 +159,7 @@ class Relay:
             )
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
+        self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)

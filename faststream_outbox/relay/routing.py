@@ -75,6 +75,10 @@ class ByHeader:
 def by_header(name: str, *, default: str | None = None) -> Callable[[OutboxRow], str]:
     """Return a route that reads the destination from a header.
 
+    Args:
+        name: The name of the header.
+        default: The destination of rows without it; by default such a row is refused.
+
     Example:
         Relay(broker, to=kafka, routes={"events": by_header("topic", default="events")})
 

@@ -112,12 +112,13 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
     return None, None
 
 
-def check_number(what: str, value: object, *, least: float = 0.0) -> float:
-    """Return a finite number, `least` or more."""
+def check_number(what: str, value: object, *, least: float = 0.0, most: float = math.inf) -> float:
+    """Return a finite number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} is a number, not {type(value).__name__}: {value!r}.")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{what} is a finite number from {least:g} up, not {value!r}.")
+    if not math.isfinite(value) or not least <= value <= most:
+        end = "up" if most == math.inf else f"to {most:g}"
+        raise ValueError(f"{what} is a finite number from {least:g} {end}, not {value!r}.")
     return float(value)
 
 

@@ -1,10 +1,10 @@
 """The contract of a store: everything that publishers, subscribers and operators do with rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -24,6 +24,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TimerConflict = Literal["ignore", "extend"]
+
+# How many rows of a queue, and of how many queues, `unserved` counts.
+MOST_COUNTED: Final = 1000
+MOST_QUEUES: Final = 100
 
 # What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
@@ -148,6 +152,14 @@ class StoreLane(ABC):
         """Count every queue's rows; reads the whole table."""
 
     @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that are not in `known` and of which no row is leased.
+
+        A leased row says that another process reads its queue. The cost is bounded: it counts the first `MOST_COUNTED`
+        rows of a queue with keys, and as many without, of `MOST_QUEUES` queues.
+        """
+
+    @abstractmethod
     async def ping(self) -> None:
         """Return if the store answers, raise if it does not."""
 
@@ -158,6 +170,10 @@ class Listening(ABC):
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
         """Notify all listeners, as the store does, but on the listening connection."""
+
+    @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Do what the method of a lane does, on the listening connection."""
 
     @abstractmethod
     async def wait_lost(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from faststream.middlewares import AckPolicy
 
-from faststream_outbox._faststream import BrokerMiddleware, CallsCollection, Filter
+from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CallsCollection, Filter
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import OutboxDelivery
@@ -44,6 +44,7 @@ def create_subscriber(
         _ack_policy=ack_policy,
     )
     _warn_of_unused_strategy(options, subscriber_config.ack_policy)
+    _warn_of_final_nack(options, ack_policy if ack_policy is not EMPTY else config.ack_policy)
     calls = CallsCollection[OutboxDelivery]()
     specification = OutboxSubscriberSpecification(
         config,
@@ -82,6 +83,16 @@ def _warn_of_unused_strategy(options: SubscriberOptions, policy: AckPolicy) -> N
         _warn(f"retry_strategy is hardly ever asked under {policy}: a message that fails is not tried again.")
     if options.max_deliveries == 1:
         _warn("max_deliveries=1 lets no message be tried twice, so retry_strategy has no effect.")
+
+
+def _warn_of_final_nack(options: SubscriberOptions, given: AckPolicy) -> None:
+    # NoRetry alone says what is meant; this policy beside it says the opposite.
+    if given is AckPolicy.NACK_ON_ERROR and isinstance(options.retry_strategy, NoRetry):
+        _warn(
+            "AckPolicy.NACK_ON_ERROR asks for another attempt, and NoRetry() gives none: the first failure is final, "
+            "and the message goes to the dead-letter table, or is deleted where there is none. Give a strategy that "
+            "retries, or AckPolicy.REJECT_ON_ERROR."
+        )
 
 
 def _warn(message: str) -> None:

@@ -78,7 +78,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None:
-        _check_brokers(brokers)
+        _check_brokers(brokers, in_memory=not with_real)
         if engine is not None and not with_real:
             raise ValueError("engine= is for with_real=True; a test in memory uses no engine: leave it out.")
         if run_loops and with_real:
@@ -158,7 +158,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         return broker.client
 
 
-def _check_brokers(brokers: tuple[Any, ...]) -> None:
+def _check_brokers(brokers: tuple[Any, ...], *, in_memory: bool) -> None:
     if not brokers:
         raise TypeError("TestOutboxBroker(broker) needs a broker, or several.")
     for broker in brokers:
@@ -167,6 +167,13 @@ def _check_brokers(brokers: tuple[Any, ...]) -> None:
             raise TypeError(f"TestOutboxBroker takes an OutboxBroker, not {kind}: give the broker it belongs to.")
         if isinstance(broker.client, FakeOutboxClient):
             raise RuntimeError("This broker is in a TestOutboxBroker already: leave that one first.")  # noqa: TRY004 - its state is wrong, not its type
+        if in_memory and broker.running:
+            # FastStream's page to try out messages wants such a test, in the running application.
+            raise RuntimeError(
+                "This broker is running: what the application publishes during a test in memory would be lost. Stop it "
+                "first. For this reason the page of the AsyncAPI document cannot try out an outbox: publish in a "
+                "transaction of yours."
+            )
 
 
 def _with_client(broker: OutboxBroker, client: AbstractOutboxClient) -> AbstractContextManager[Any]:

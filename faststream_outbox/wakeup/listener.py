@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -58,6 +58,10 @@ class Listener(Loop):
         except Exception:  # noqa: BLE001 - the loop finds the lost connection by itself and reports it
             return False
         return True
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads; none while the connection is lost."""
+        return {} if self._listening is None else await self._listening.unserved(known)
 
     async def step(self) -> None:
         """Open the connection if need be, test it with a notification to ourselves, and wait until the next test."""

@@ -51,6 +51,7 @@ def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str
 SENSELESS: list[tuple[dict[str, Any], str]] = [
     ({"ack_policy": AckPolicy.REJECT_ON_ERROR, "retry_strategy": ConstantRetry(delay_seconds=1)}, "hardly ever asked"),
     ({"ack_policy": AckPolicy.ACK, "retry_strategy": ConstantRetry(delay_seconds=1)}, "hardly ever asked"),
+    ({"ack_policy": AckPolicy.NACK_ON_ERROR, "retry_strategy": NoRetry()}, "first failure is final.*REJECT_ON_ERROR"),
     ({"max_deliveries": 1, "retry_strategy": ConstantRetry(delay_seconds=1)}, "max_deliveries=1"),
 ]
 
@@ -69,6 +70,16 @@ def test_defaults_and_sensible_combinations_do_not_warn() -> None:
     broker.subscriber("b", ack_policy=AckPolicy.REJECT_ON_ERROR)
     broker.subscriber("c", retry_strategy=NoRetry(), max_deliveries=1)
     broker.subscriber(("d", "e"), max_workers=500)
+    broker.subscriber("f", retry_strategy=NoRetry())
+    for policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL):
+        broker.subscriber("g", retry_strategy=NoRetry(), ack_policy=policy)
+
+
+def test_a_policy_of_the_broker_warns_too() -> None:
+    broker = OutboxBroker(outbox_table=TABLE, ack_policy=AckPolicy.NACK_ON_ERROR)
+    with pytest.warns(RuntimeWarning, match="first failure is final"):
+        broker.subscriber("q", retry_strategy=NoRetry())
+    broker.subscriber("q", retry_strategy=NoRetry(), ack_policy=AckPolicy.REJECT_ON_ERROR)
 
 
 def test_a_strategy_with_either_method_will_do() -> None:

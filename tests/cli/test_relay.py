@@ -34,6 +34,7 @@ async def test_a_signal_drains(setup: RelaySetup) -> None:
     with setup.relaying() as program:
         await setup.stream.numbers(1)
         assert await program.stop(signal.SIGINT) == 0, program.output
+        assert len(program.lines("no_dead_letters")) == 1
     left = await setup.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
     sent = [int(body) for body, _ in await setup.stream.messages()]
     # Sent rows are deleted and other rows are released; nothing is lost, and nothing is sent twice.

@@ -11,9 +11,12 @@ from faststream import Depends as FastStreamDepends
 from faststream import Response
 from faststream.exceptions import SetupError
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox import OutboxResponse, TestOutboxBroker
+from faststream_outbox import OutboxMessage as RootMessage
+from faststream_outbox import OutboxResponse, TestOutboxBroker, annotations
 from faststream_outbox import OutboxRouter as BrokerRouter
+from faststream_outbox import OutboxSession as RootSession
 from faststream_outbox.fastapi import (
     Context,
     ContextRepo,
@@ -249,3 +252,47 @@ async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryEnvironme
     with pytest.raises(SetupError, match="FastAPI"):
         async with TestOutboxBroker(router.broker):
             pass
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (annotations.OutboxSession, "OutboxSession"),
+        (RootSession, "OutboxSession"),
+        (AsyncSession, "OutboxSession"),
+        (annotations.OutboxMessage, "OutboxMessage"),
+        (RootMessage, "OutboxMessage"),
+        (annotations.Logger, "Logger"),
+    ],
+    ids=["session", "session of the root", "plain session", "message", "plain message", "logger"],
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["of a handler", "of a dependency"])
+async def test_an_annotation_for_faststream_names_the_one_for_fastapi(
+    memory: MemoryEnvironment, annotation: Any, name: str, *, nested: bool
+) -> None:
+    async def asks(asked: Any) -> None: ...
+
+    asks.__annotations__["asked"] = annotation
+    router = router_in(memory)
+
+    async def depends(_body: int, _asked: Annotated[None, Depends(asks)]) -> None: ...
+
+    router.subscriber("orders")(depends if nested else asks)
+    with pytest.raises(SetupError, match=rf"'asked' of asks\(\).*from faststream_outbox\.fastapi import {name}$"):
+        async with TestOutboxBroker(router.broker):
+            pass
+
+
+async def test_a_session_of_the_applications_own_is_not_refused(memory: MemoryEnvironment, received: Received) -> None:
+    router = router_in(memory)
+
+    async def get_session() -> str:
+        return "mine"
+
+    @router.subscriber("orders")
+    async def handle(body: int, session: AsyncSession = Depends(get_session)) -> None:
+        received.put((body, session))
+
+    async with TestOutboxBroker(router.broker) as broker:
+        await broker.publish(1, queue="orders")
+    assert await received.next() == (1, "mine")

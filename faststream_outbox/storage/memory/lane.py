@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -240,6 +240,10 @@ class MemoryLane(StoreLane):
             oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
             oldest_due_age=now - min(late) if late else None,
         )
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads."""
+        return self._store.unserved(known)
 
     async def ping(self) -> None:
         """Do nothing: memory always answers."""

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import starmap
@@ -201,6 +201,11 @@ class PostgresLane(RunClaims, ShardLeases):
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
         return [QueueStats(*record) for record in await self._executor.fetch(self._statements.operators.stats)]
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads."""
+        records = await self._executor.fetch(self._statements.operators.unserved, known=list(known))
+        return dict(map(tuple, records))
 
     async def ping(self) -> None:
         """Run a statement, to see that the server answers."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -31,8 +31,9 @@ _CLOSE_TIMEOUT: Final = 1.0
 class Notifications:
     """The notifications of one table."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, unserved: Statement) -> None:
         self.channel = channel
+        self._unserved = unserved
         # Unique, and always the same: behind a pooler a server connection may listen to it after we have closed.
         self._test_channel = f"outbox_test_{uuid4().hex}"
 
@@ -49,7 +50,7 @@ class Notifications:
             lent.driver_connection
         )
         lent.detach()
-        listening = _PostgresListening(engine, listener, self.channel, self._test_channel)
+        listening = _PostgresListening(engine, listener, self.channel, self._test_channel, self._unserved)
 
         def receive(channel: str, payload: str) -> None:
             if channel == self.channel:
@@ -171,8 +172,11 @@ class _PsycopgListener(_Listener):
 
 
 class _PostgresListening(Listening):
-    def __init__(self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str, unserved: Statement
+    ) -> None:
         self._engine = engine
+        self._unserved = unserved
         self._listener = listener
         self._channel = channel
         self._test_channel = test_channel
@@ -186,6 +190,10 @@ class _PostgresListening(Listening):
 
     async def notify(self, queues: Iterable[str]) -> None:
         await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        records = await self._listener.fetch(self._unserved, known=list(known))
+        return dict(map(tuple, records))
 
     async def wait_lost(self) -> None:
         await self._listener.lost.wait()

@@ -64,7 +64,9 @@ class PostgresStore(Store):
         self.keeps_shards = shards_table is not None
         self._statements = Statements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
-        self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
+        self._notifications = Notifications(
+            notify_channel(outbox_table.name, outbox_table.schema), self._statements.operators.unserved
+        )
 
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         if row.key is not None and isinstance(session, Session):

@@ -39,6 +39,7 @@ _CONSTANT: Final = re.compile(r"\(?'?(-?\w+)'?\)?(?:::[\w ]+)?")
 _NULL: Final = re.compile(r"NULL(?:::.*)?")
 _NEXTVAL: Final = re.compile(r"nextval\('.+'::regclass\)")
 
+_LEASE_COLUMNS: Final = {"acquired_at", "acquired_token", "lease_expires_at"}
 _BOOLEANS: Final = {"true": "1", "on": "1", "yes": "1", "false": "0", "off": "0", "no": "0"}
 # What Postgres uses where a table sets no option.
 _UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
@@ -108,6 +109,7 @@ class _TableComparison:
             yield from self._sequence_faults(column, live) if column.identity else self._default_faults(column, live)
         yield from (self._wrong_nullability(column) for column, live in columns if column.nullable == live.not_null)
         yield from self._extra_column_faults()
+        yield from self._check_faults()
         yield from self._index_faults()
 
     def storage_faults(self, prefix: str) -> Iterator[Fault]:
@@ -187,6 +189,14 @@ class _TableComparison:
             if live.name not in self._table.columns and live.not_null and not filled:
                 problem = f"column {live.name} is not ours and NOT NULL without a default, so no row can be added"
                 yield self._fault(problem, self._ddl.alter_column(live.name, "DROP NOT NULL"))
+
+    def _check_faults(self) -> Iterator[Fault]:
+        # The original package has such a CHECK, and Alembic compares none. Rows of a dead process may have a token
+        # without a time, and rows behind the head of a key a time without a token.
+        for name, columns in self._live.checks.items():
+            if _LEASE_COLUMNS.intersection(columns):
+                problem = f"the CHECK {name} is not ours, and leases violate it"
+                yield self._fault(problem, self._ddl.drop_constraint(name))
 
     def _index_faults(self) -> Iterator[Fault]:
         own = {live.name: live for live in self._live.indexes}

@@ -93,3 +93,20 @@ async def test_a_settle_that_parks(postgres: PostgresBackend, rows: int) -> None
         for name, value in LANE_SETTINGS.items():
             await connection.execute(text(f"SET {name} = '{value}'"))
         check_probes_only(await explain(connection, settle, SETTLE, mode="generic"))
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+async def test_queues_that_nobody_reads_are_found_by_probes(postgres: PostgresBackend, mode: str) -> None:
+    await fill(postgres, 50_000, keys=500)
+    for queue in ("known", "unknown"):
+        await postgres.fill(50_000, queue=queue, payload_bytes=10)
+    await postgres.run("ANALYZE outbox")
+    statement = Statements(postgres.outbox_table).operators.unserved
+    async with postgres.engine.connect() as connection:
+        for settings in ({}, LANE_SETTINGS):
+            for name, value in settings.items():
+                await connection.execute(text(f"SET {name} = '{value}'"))
+            plan = await explain(connection, statement, {"known": "ARRAY['known']"}, mode=mode)
+            check_probes_only(plan)
+            scans = [node for node in plan if node.get("Relation Name") == "outbox"]
+            assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) < 3 * 1000
