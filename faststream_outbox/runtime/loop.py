@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from typing import Final
 
-from faststream_outbox.runtime.telemetry import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage.errors import advice
 
 # A handler may catch its cancellation and go on, so it is cancelled again; after the last time its task is left behind.
@@ -117,7 +117,7 @@ class Loop(ABC):
         # Of failures in a row the 1st, 2nd, 4th, 8th ... is logged, the first with its traceback: few lines per outage.
         if self._failures & (self._failures - 1) == 0:
             times = "" if self._failures == 1 else f" {self._failures} times in a row"
-            message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advice(error)}"
+            message = f"{self.task} failed{times}, and is tried again: {self._monitor.describe(error)}.{advice(error)}"
             first = error if self._failures == 1 else None
             self._monitor.report(self.failure_event, message, level=logging.ERROR, error=first)
         await self._backoff.wait()

@@ -5,8 +5,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from faststream_outbox.storage.errors import without_values
 from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
@@ -135,11 +137,17 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
         raise ValueError(
             "schema_translate_map has no effect on the outbox's statements: define the tables with schema=… instead."
         )
-    arguments = statement.bind(values)
-    if connection.dialect.paramstyle == "numeric_dollar":
-        return connection.exec_driver_sql(statement.text, arguments).fetchall()
-    text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-    return connection.exec_driver_sql(text, values).fetchall()
+    given: Any = statement.bind(values)
+    text = statement.text
+    if connection.dialect.paramstyle != "numeric_dollar":
+        text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
+        given = values
+    try:
+        return connection.exec_driver_sql(text, given).fetchall()
+    except StatementError as error:
+        # The caller may log it, and the parameters hold payloads.
+        failure = without_values(error)
+    raise failure
 
 
 def check_engine(engine: AsyncEngine) -> None:
