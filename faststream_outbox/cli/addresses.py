@@ -82,6 +82,11 @@ class Address:
             return None, unquote(user)
         return unquote(user) or None, unquote(password) if colon else None
 
+    @property
+    def user(self) -> str | None:
+        """The user, decoded, where the password is not in the address: a login without a colon is then no token."""
+        return unquote((self.servers[0].login or "").partition(":")[0]) or None
+
     def _show(self, server: Server) -> str:
         if server.login is None:
             return server.place

@@ -78,6 +78,12 @@ class _Broker:
     def security(self) -> Security:
         return self.to.security or Security()
 
+    @property
+    def user(self) -> str | None:
+        """The user of [to.security], or that of the address."""
+        address = self.address
+        return self.security.username or (address.login[0] if self.password is None else address.user)
+
     def servers(self) -> tuple[list[str], dict[str, Any]]:
         """Return the servers and the options of `scheme://a:9092,b:9092?option=value`."""
         if self.address.servers[0].login is not None:
@@ -99,8 +105,7 @@ class _Broker:
         tls = secure if security.tls is None else security.tls
         options: dict[str, Any] = {"use_ssl": tls, "ssl_context": _ssl_context(security) if tls and context else None}
         # A password belongs to the user of the address, if [to.security] names no other.
-        user, password = self.address.login
-        user, password = security.username or user, password if self.password is None else self.password
+        user, password = self.user, self.address.login[1] if self.password is None else self.password
         if user is None or not (beside or security.username or self.password):
             return {"security": BaseSecurity(**options)}
         if security.mechanism != "plain" and not sasl:
@@ -133,7 +138,7 @@ def _nats(broker: _Broker) -> dict[str, Any]:
     servers, password = broker.address.servers, broker.password
     # The client decodes no login in an address, so a user and a password are given beside it where all servers share
     # them. A token stays in the address.
-    shared = broker.address.login[0] is not None and len({server.login for server in servers}) == 1
+    shared = broker.user is not None and len({server.login for server in servers}) == 1
     beside = broker.security.username is not None or shared
     if password is not None and not beside:
         if re.search(r"[/?#@:\s]", password):

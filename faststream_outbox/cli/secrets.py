@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic_core import CoreSchema, core_schema
+
 _HIDDEN: Final = "***"
 # Where an address in a text holds a secret: before the host (NATS: a token, or several servers), and in the query. A
 # password may hold every character, so all is hidden up to the last @ of a word.
@@ -100,6 +102,10 @@ class Secret:
 
     def __repr__(self) -> str:
         return f"Secret({_HIDDEN!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> CoreSchema:
+        return core_schema.is_instance_schema(cls)
 
     @property
     def changes(self) -> bool:

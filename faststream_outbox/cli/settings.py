@@ -140,7 +140,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class _Table(BaseModel):
     """A table of the TOML file below the top."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Security(_Table):
@@ -184,7 +184,6 @@ class RelaySettings(BaseSettings):
         strict=True,
         extra="forbid",
         frozen=True,
-        arbitrary_types_allowed=True,
         env_prefix=_ENV_PREFIX,
         env_prefix_target="all",
         env_ignore_empty=True,

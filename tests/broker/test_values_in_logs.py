@@ -21,11 +21,9 @@ FORMS = (MARKER, MARKER.encode().hex())
 REFUSE_NEXT = "ALTER TABLE outbox ADD CHECK (queue <> 'next')"
 REFUSE_DEAD = "ALTER TABLE outbox_dlq ADD CHECK (queue = '')"
 # The payload is no number, and Postgres quotes it.
-READ_AS_NUMBER = (
-    "CREATE FUNCTION read_number() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN PERFORM convert_from(OLD.payload, 'UTF8')::int; RETURN NEW; END $$",
-    "CREATE TRIGGER read_number BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION read_number()",
-)
+NUMBER_OF_PAYLOAD = """CREATE FUNCTION read_number() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM convert_from(OLD.payload, 'UTF8')::int; RETURN NEW; END $$"""
+BEFORE_CLAIM = "CREATE TRIGGER read_number BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION read_number()"
 UNIQUE_AT_COMMIT = ("CREATE TABLE names (name text UNIQUE DEFERRABLE INITIALLY DEFERRED)",)
 
 
@@ -107,7 +105,7 @@ def fails(broker: OutboxBroker) -> None:
         pytest.param(publishes_in_its_transaction, (REFUSE_NEXT,), "retry_scheduled", id="a publish in the handler"),
         pytest.param(writes_a_name_twice, UNIQUE_AT_COMMIT, "commit_failed", id="the commit of the handler's rows"),
         pytest.param(fails, (REFUSE_DEAD,), "settle_failed", id="the insert of a dead letter"),
-        pytest.param(fails, READ_AS_NUMBER, "claim_failed", id="a claim"),
+        pytest.param(fails, (NUMBER_OF_PAYLOAD, BEFORE_CLAIM), "claim_failed", id="a claim"),
     ],
 )
 async def test_a_statement_that_fails_is_logged_without_its_values(
