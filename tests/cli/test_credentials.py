@@ -13,10 +13,9 @@ from sqlalchemy import make_url
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.programs import Program, relaying
-from tests.cli.redis_stream import RedisStream
+from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import in_order, publish
 from tests.servers.plugin import Servers
-from tests.servers.redis import Redis
 from tests.servers.secure import FIRST_PASSWORD, Secure, SecureKafka, SecureNats, SecureRabbitMQ, SecureRedis
 from tests.waiting import until, until_empty
 
@@ -69,6 +68,16 @@ class Load:
         return sum(line["relayed"] for line in program.lines("relay_progress")[-1:])
 
 
+@pytest.fixture(params=REFUSALS)
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def server(servers: Servers, request: pytest.FixtureRequest, scheme: str) -> Secure:
+    return await servers.up(REFUSALS[scheme][0], request)
+
+
 def configure(server: Secure, scheme: str, destination: str, folder: Path) -> tuple[Path, Path]:
     """Return the file of a relay's settings, and that of its password."""
     settings, password = folder / "relay.toml", folder / "password"
@@ -90,17 +99,10 @@ def configure(server: Secure, scheme: str, destination: str, folder: Path) -> tu
     return settings, password
 
 
-@pytest.mark.parametrize("scheme", ["rediss", "tls", "amqps", "kafka", "kafka+confluent"])
 async def test_a_password_that_is_wrong_then_right_then_changed(
-    servers: Servers,
-    request: pytest.FixtureRequest,
-    outbox_postgres: Database,
-    outbox: PostgresBackend,
-    tmp_path: Path,
-    scheme: str,
+    server: Secure, outbox_postgres: Database, outbox: PostgresBackend, tmp_path: Path, scheme: str
 ) -> None:
-    kind, answer = REFUSALS[scheme]
-    server, load, destination = await servers.up(kind, request), Load(outbox), f"d{uuid4().hex}"
+    load, destination = Load(outbox), f"d{uuid4().hex}"
     await server.create(destination)
     settings, password = configure(server, scheme, destination, tmp_path)
     write(password, WRONG)
@@ -108,10 +110,10 @@ async def test_a_password_that_is_wrong_then_right_then_changed(
     with relaying("--config", str(settings), folder=tmp_path, OUTBOX_DSN=outbox_postgres.dsn) as program:
         await program.wait_for_line("relay_paused")
         # In the message of the pause, or in what the client logs.
-        await until(lambda: answer in program.output)
+        await until(lambda: REFUSALS[scheme][1] in program.output)
         write(password, server.password)
         await until_empty(outbox)
-        if kind is not SecureKafka:  # which has its passwords from its start on
+        if not isinstance(server, SecureKafka):  # which has its passwords from its start on
             async with load.running():
                 relayed = load.relayed(program)
                 await until(lambda: load.relayed(program) > relayed)
@@ -129,23 +131,15 @@ async def test_a_password_that_is_wrong_then_right_then_changed(
 
 
 @pytest.mark.parametrize(("driver", "source"), [("asyncpg", "file:{}"), ("psycopg", "command:cat {}")])
-async def test_the_password_of_the_database_changes(
-    outbox_postgres: Database,
-    outbox: PostgresBackend,
-    redis_server: Redis,
-    stream: RedisStream,
-    tmp_path: Path,
-    driver: str,
-    source: str,
-) -> None:
-    role, password, load = f"relay_{uuid4().hex}", tmp_path / "password", Load(outbox)
+async def test_the_password_of_the_database_changes(setup: RelaySetup, driver: str, source: str) -> None:
+    outbox = setup.outbox
+    role, password, load = f"relay_{uuid4().hex}", setup.folder / "password", Load(outbox)
     await outbox.run(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{FIRST_PASSWORD}'")
     write(password, FIRST_PASSWORD)
-    url = make_url(outbox_postgres.url(driver)).set(username=role, password=None)
-    options = ("--to", redis_server.url, "--route", f"orders={stream.name}", "--progress-interval", "0.05")
+    url = make_url(setup.database.url(driver)).set(username=role, password=None)
     with relaying(
-        *options,
-        folder=tmp_path,
+        *(*setup.route, "--progress-interval", "0.05"),
+        folder=setup.folder,
         OUTBOX_DSN=url.render_as_string(hide_password=False),
         OUTBOX_DSN_PASSWORD=source.format(password),
     ) as program:
@@ -158,7 +152,7 @@ async def test_the_password_of_the_database_changes(
             await until(lambda: load.relayed(program) > relayed, seconds=90)
         await until_empty(outbox)
         assert await program.stop() == 0, program.output
-    numbers = await stream.numbers(load.published)
+    numbers = await setup.stream.numbers(load.published)
     assert set(numbers) == set(range(load.published))
     assert in_order(dict.fromkeys(numbers))
     assert [each for each in (FIRST_PASSWORD, SECOND) if each in program.output] == []

@@ -1,12 +1,15 @@
 """Passwords and tokens are hidden in everything that the program prints, logs and serves, whatever they look like."""
 
+import logging
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from faststream_outbox.cli.addresses import Address, show_address
-from faststream_outbox.cli.secrets import hide, remember_options
+from faststream_outbox.cli.logs import StderrHandler
+from faststream_outbox.cli.secrets import Secret, SecretError, hide, remember_options
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
 from tests.cli.programs import relaying, run
@@ -122,3 +125,50 @@ async def test_a_password_with_every_character_is_nowhere(
         _, ready = await program.get("/health/ready")
         await program.stop()
     assert [piece for piece in PIECES if piece in f"{program.output}{status}{ready}"] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("file:{}/none", "{}/none cannot be read: No such file or directory."),
+        ("file:{}/empty", "file:{}/empty is empty, where a password should be."),
+        ("command:no-such-program --secret hunter2", "The command no-such-program cannot be run: "),
+        ("command:sh -c 'echo hunter2; exit 3'", "The command sh ended with 3; run it by hand to see why."),
+        ("command:sh -c 'hunter2", "The command sh cannot be run: ValueError."),
+        ("command:true", "the command true is empty, where a password should be."),
+    ],
+)
+def test_a_password_that_cannot_be_read(tmp_path: Path, source: str, error: str) -> None:
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(SecretError) as raised:
+        Secret(source.format(tmp_path)).read()
+    assert str(raised.value).startswith(error.format(tmp_path))
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_password_is_read_again_and_hidden_from_then_on(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    sources = Secret(f"file:{file}"), Secret(f"command:cat {file}")
+    for password in ("first-of-passwords", "second-of-passwords"):
+        file.write_text(f"{password}\n")
+        assert {each.read() for each in sources} == {password}
+        assert hide(f"refused: {password}") == "refused: ***"
+        assert password not in repr(sources)
+
+
+def test_what_a_library_cannot_format_is_reported_without_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.Logger("client")
+    logger.addHandler(StderrHandler())
+    logger.warning("%d", "nats://u:hunter2@host")
+    shown = capsys.readouterr().err
+    assert shown.startswith("A log record of client cannot be written: TypeError at line ")
+    assert "hunter2" not in shown
+
+
+def test_a_traceback_of_the_program_shows_no_secrets() -> None:
+    code = (
+        "from faststream_outbox.cli import main, commands; commands.app = lambda: 1 / int('amqp://u:hunter2@h'); main()"
+    )
+    done = run(command=(sys.executable, "-c", code))
+    assert "ValueError: invalid literal for int() with base 10: 'amqp://u:***@h'" in done.stderr
+    assert done.stderr.count("hunter2") == 0
