@@ -1,9 +1,12 @@
-"""The address of a broker, taken apart; one that cannot be taken apart is never shown."""
+"""Addresses of brokers, of the database and of the health endpoint; one that cannot be read is never shown."""
 
 import re
 from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from faststream_outbox.cli.secrets import is_secret_name, remember_secret
 
@@ -16,6 +19,10 @@ _SERVER: Final = re.compile(r"((?P<login>[^\[\]]*)@)?(?P<host>[\w.-]*|\[[\w:.%]+
 _WITH_SEVERAL_SERVERS: Final = ("kafka", "kafka+confluent", "nats", "tls")
 # A login without a colon is a token here, and a user elsewhere.
 _WITH_TOKENS: Final = ("nats", "tls")
+_UNREADABLE: Final = (
+    "this address cannot be read, and it is not shown because it may hold a password; write {}, with / ? # [ ] , @ and "
+    "spaces of the user and the password percent-encoded (%2F for /)."
+)
 
 
 @dataclass(frozen=True)
@@ -114,11 +121,33 @@ def show_address(text: str) -> str:
         return _HIDDEN
 
 
+def check_dsn(dsn: str) -> None:
+    """Raise `ValueError` for what is no address of a Postgres, without showing it."""
+    try:
+        url = make_url(dsn)
+    except (ArgumentError, ValueError):
+        # The text is not repeated: it may be a password.
+        raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
+    remember_secret(url.password or "")
+    # SQLAlchemy ends a password at the first @, and takes the rest for the host.
+    if "@" in f"{url.host}{url.database}" or "#" in f"{url.host}" or any(map(str.isspace, dsn)):
+        remember_secret(dsn)
+        raise ValueError(_UNREADABLE.format("postgresql://user:password@host:5432/database"))
+    dialect, _, driver = url.drivername.partition("+")
+    if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
+        known = "postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…"
+        raise ValueError(f"{url.drivername}:// is not Postgres; write {known}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`; a port alone is one of 127.0.0.1."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise ValueError(f"{address!r} is not an address; write host:port, or a port")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def _error(text: str) -> ValueError:
     # Nothing of the address is repeated: any part may belong to the password.
     remember_secret(text)
-    return ValueError(
-        "this address cannot be read, and it is not shown because it may hold a password; write "
-        "scheme://user:password@host:port, with / ? # [ ] , @ and spaces of the user and the password percent-encoded "
-        "(%2F for /)."
-    )
+    return ValueError(_UNREADABLE.format("scheme://user:password@host:port"))

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.cli.addresses import split_address
 from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.secrets import hide_all
-from faststream_outbox.cli.settings import split_address
 from faststream_outbox.cli.status import Status
 
 # Database and broker are asked at most this often, however many probes arrive.

@@ -14,10 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
-from faststream_outbox.cli.addresses import show_address
+from faststream_outbox.cli.addresses import check_dsn, show_address, split_address
 from faststream_outbox.cli.errors import UsageError, suggest
 from faststream_outbox.cli.secrets import Secret, SecretError, remember_options, remember_secret
 from faststream_outbox.cli.strategies import make_retry_strategy, split_shards
@@ -76,27 +74,6 @@ def _make_secret(value: Any) -> Secret:
     return Secret(value if value.startswith(("file:", "command:")) else remember_secret(_resolve(value)))
 
 
-def _check_dsn(dsn: str) -> None:
-    try:
-        url = make_url(dsn)
-    except (ArgumentError, ValueError):
-        # The text is not repeated: it may be a password.
-        raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
-    remember_secret(url.password or "")
-    # SQLAlchemy ends a password at the first @, and takes the rest for the host.
-    if "@" in f"{url.host}{url.database}" or "#" in f"{url.host}" or any(map(str.isspace, dsn)):
-        remember_secret(dsn)
-        raise ValueError(
-            "this address cannot be read, and it is not shown because it may hold a password; write "
-            "postgresql://user:password@host:5432/database, with / ? # @ and spaces of the user and the password "
-            "percent-encoded (%40 for @)"
-        )
-    dialect, _, driver = url.drivername.partition("+")
-    if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
-        known = "postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…"
-        raise ValueError(f"{url.drivername}:// is not Postgres; write {known}")
-
-
 def make_route(destination: str) -> Route:
     """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
     if not destination.startswith("header:"):
@@ -112,14 +89,6 @@ def _shards_as_text(shards: Any) -> Any:
     if isinstance(shards, list):
         return ",".join(map(str, shards))
     return str(shards) if type(shards) is int else shards
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; a port alone is one of 127.0.0.1."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        raise ValueError(f"{address!r} is not an address; write host:port, or a port")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _pass_to(check: Callable[[str], object]) -> AfterValidator:
@@ -189,7 +158,7 @@ class RelaySettings(BaseSettings):
         env_ignore_empty=True,
     )
 
-    dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
+    dsn: Annotated[Text, _pass_to(check_dsn)] = Field(
         repr=False,
         examples=["postgresql://user@host:5432/database"],
         description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME, or "

@@ -157,9 +157,7 @@ def test_a_password_is_read_again_and_hidden_from_then_on(tmp_path: Path) -> Non
 
 
 def test_what_a_library_cannot_format_is_reported_without_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.Logger("client")
-    logger.addHandler(StderrHandler())
-    logger.warning("%d", "nats://u:hunter2@host")
+    StderrHandler().handle(logging.makeLogRecord({"name": "client", "msg": "%d", "args": ("nats://u:hunter2@host",)}))
     shown = capsys.readouterr().err
     assert shown.startswith("A log record of client cannot be written: TypeError at line ")
     assert "hunter2" not in shown

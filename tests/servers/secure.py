@@ -96,8 +96,9 @@ class SecureRedis(Secure, Redis):
         return Process(redis_program() or "redis-server", "redis.conf", log=self.log, cwd=self.directory)
 
     def _client(self) -> Any:
-        options = {"username": USER, "password": self.password, "ssl_ca_certs": str(self.directory / "ca.pem")}
-        return RedisClient.from_url(f"rediss://127.0.0.1:{self.port}", **options)
+        ca = str(self.directory / "ca.pem")
+        url = f"rediss://127.0.0.1:{self.port}"
+        return RedisClient.from_url(url, username=USER, password=self.password, ssl_ca_certs=ca)
 
     async def create(self, destination: str) -> None:
         """Do nothing: Redis creates it with the first message."""
