@@ -154,7 +154,7 @@ class AbstractOutboxClient(ABC):
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
 
     async def ping(self) -> bool:
-        """Return whether the store answers."""
+        """Return whether the store answers and takes writes."""
         try:
             async with self.store.connect() as lane:
                 await lane.ping()

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from faststream.message import StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -165,3 +165,12 @@ class OutboxBatchMessage(OutboxMessage):
     def __repr__(self) -> str:
         rows = self.deliveries
         return f"{type(self).__name__}(ids={rows[0].id}…{rows[-1].id}, queue={rows[0].queue!r}, count={len(rows)})"
+
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Raise `ImportError` for the original package's name of `OutboxRow`."""
+        if name == "OutboxInnerMessage":
+            raise ImportError("OutboxInnerMessage is named OutboxRow: from faststream_outbox.storage import OutboxRow.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -262,8 +262,10 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
         monitor = self.config.broker_config.monitor()
         for table, error in await self.client.store.look():
-            message = f"Could not read {table}: {describe(error)}.{advice(error)} Subscribers try again until it works."
-            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)
+            advised = advice(error)
+            # With advice the text says everything; a traceback behind it would make it scroll away.
+            message = f"{table} cannot be read: {describe(error)}.{advised} Subscribers try again until it works."
+            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=None if advised else error)
 
     def _report_no_dead_letters(self) -> None:
         """Log, once for this broker and its relays, that a message that is given up is deleted.
@@ -300,7 +302,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
-        """Return whether the database answers, and every loop runs and has claimed lately."""
+        """Return whether the database answers and takes writes, and every loop runs and has claimed lately."""
         try:
             async with asyncio.timeout(timeout or 5.0):
                 return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()

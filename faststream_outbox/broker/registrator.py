@@ -1,7 +1,8 @@
 """Declares subscribers and publishers, on a broker or a router."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from fast_depends.dependencies import Dependant
 from faststream.middlewares import AckPolicy
@@ -30,10 +31,29 @@ from faststream_outbox.storage.outcomes import OnDead
 from faststream_outbox.subscriber.factory import create_subscriber
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Options of the original package that have another name here.
+_RENAMED: Final = {"terminal_flush_batch_size": "terminal_batch_size", "title_": "title", "description_": "description"}
+
+
+def name_renamed_options(method: Callable[P, R]) -> Callable[P, R]:
+    """Raise `TypeError` for an option by its name in the original package, with its name here."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        for old in _RENAMED.keys() & options:
+            raise TypeError(f"subscriber(…) has no option {old!r}: it is named {_RENAMED[old]!r}.")
+        return method(*args, **options)
+
+    return call
+
 
 class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
     """The decorators that a broker and a router share."""
 
+    @name_renamed_options
     def subscriber(  # type: ignore[override] # FastStream's base takes a finished subscriber
         self,
         queues: str | Sequence[str],

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from faststream_outbox import annotations
 from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CodecProto, CustomCallable, Filter, default_filter
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.broker.registrator import OutboxRegistrator, name_renamed_options
 from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.fastapi._faststream import StreamRouter
 from faststream_outbox.message import OutboxDelivery
@@ -74,6 +74,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
 
         return check_and_wrap
 
+    @name_renamed_options
     @passes_arguments_to(StreamRouter.subscriber)
     def subscriber(  # type: ignore[empty-body, override] # the queues are named, as on the broker
         self,

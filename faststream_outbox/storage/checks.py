@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -11,6 +11,9 @@ from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NA
 
 # A longer delay is a mistake in the unit. Near the end of Postgres' calendar it would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
+
+# A message to Postgres has 1 GiB at most, and a driver may send two characters for a byte.
+MAX_PAYLOADS: Final = 500_000_000
 
 # Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
@@ -59,11 +62,23 @@ def check_message_id(value: object) -> str:
 
 def check_payload(value: object) -> bytes:
     """Return the payload as `bytes`."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+    if not isinstance(value, bytes):
+        if not isinstance(value, bytearray | memoryview):
+            raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+        value = bytes(value)
+    if len(value) > MAX_PAYLOADS:
+        raise _too_large("The payload has", len(value), "Store it elsewhere, and publish where it is.")
+    return value
+
+
+def check_payloads(payloads: Iterable[bytes]) -> None:
+    """Raise unless these payloads fit into one statement."""
+    if (size := sum(map(len, payloads))) > MAX_PAYLOADS:
+        raise _too_large("The payloads of the batch have", size, "Publish them in several batches.")
+
+
+def _too_large(what: str, size: int, advice: str) -> ValueError:
+    return ValueError(f"{what} {size:,} bytes, and one statement takes {MAX_PAYLOADS:,}. {advice}")
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
@@ -101,15 +116,20 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
             raise ValueError(f"activate_in lies between 0 and {MAX_DELAY.days} days, and {activate_in!r} does not.")
         return activate_in.total_seconds(), None
     if activate_at is not None:
-        if not isinstance(activate_at, datetime):
-            raise TypeError(f"activate_at is a datetime, not {type(activate_at).__name__}.")
-        if activate_at.utcoffset() is None:
-            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
-        if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
-            raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
+        check_time("activate_at", activate_at)
         # A difference of aware datetimes is right even if one of them has no UTC date in the calendar.
         return None, (activate_at - _EPOCH) / timedelta(seconds=1)
     return None, None
+
+
+def check_time(what: str, value: object) -> None:
+    """Raise for a value that is not an instant."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{what} is a datetime, not {type(value).__name__}.")
+    if value.utcoffset() is None:
+        raise ValueError(f"{what} has no time zone: {value!r}. Use datetime(…, tzinfo=UTC).")
+    if value.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
+        raise ValueError(f"{what} is {value!r}, which stands for no instant. Leave it out to send now.")
 
 
 def check_number(what: str, value: object, *, least: float = 0.0, most: float = math.inf) -> float:

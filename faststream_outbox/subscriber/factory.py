@@ -96,4 +96,4 @@ def _warn_of_final_nack(options: SubscriberOptions, given: AckPolicy) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=5)  # the line that calls `subscriber(…)`
+    warnings.warn(message, RuntimeWarning, stacklevel=6)  # the line that calls `subscriber(…)`

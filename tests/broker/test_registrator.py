@@ -1,5 +1,6 @@
 """What cannot work is refused where it is written, with a sentence that helps."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker, OutboxRouter, make_dlq_table, make_outbox_table
+from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
+from faststream_outbox.router import OutboxRoute
 
 TABLE = make_outbox_table(MetaData())
 
@@ -46,6 +49,27 @@ def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str
     with pytest.raises(error, match=words):
         broker.subscriber(**{"queues": "q", **wrong})
     assert broker.subscribers == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("terminal_flush_batch_size", "terminal_batch_size"), ("title_", "title"), ("description_", "description")],
+)
+def test_an_option_of_the_original_package_is_refused_with_its_name_here(old: str, new: str) -> None:
+    options: dict[str, Any] = {old: 1}
+
+    async def handle(_number: int) -> None: ...
+
+    broker = OutboxBroker(outbox_table=TABLE)
+    router = FastAPIRouter(create_async_engine("postgresql+asyncpg://h/d"), outbox_table=TABLE)
+    for declare in (broker.subscriber, OutboxRouter().subscriber, router.subscriber):
+        with pytest.raises(TypeError, match=f"{old!r}: it is named {new!r}"):
+            declare("q", **options)
+    with pytest.raises(TypeError, match=f"it is named {new!r}"):
+        OutboxRouter(handlers=[OutboxRoute(handle, "q", **options)])
+    assert broker.subscribers == []
+    assert old not in inspect.signature(broker.subscriber).parameters
+    assert new in inspect.signature(broker.subscriber).parameters
 
 
 SENSELESS: list[tuple[dict[str, Any], str]] = [

@@ -22,6 +22,7 @@ async def test_rows_arrive_in_the_order_of_their_keys(setup: RelaySetup) -> None
         await until_empty(setup.outbox)
         assert await program.stop() == 0, program.output
         assert [line["relayed"] for line in program.lines("relay_stopped")] == [320]
+        assert [len(program.lines(event)) for event in ("relay_starting", "relay_started")] == [1, 1]
         assert password_of(setup.database) not in program.output
         assert "no_dead_letters" not in program.output
     assert sorted(numbers) == list(range(320))

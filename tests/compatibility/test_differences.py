@@ -2,28 +2,39 @@
 
 import inspect
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from alembic.autogenerate import produce_migrations
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.operations.ops import AlterColumnOp, ModifyTableOps
 from faststream.kafka import KafkaBroker, TestKafkaBroker
-from sqlalchemy import MetaData
+from sqlalchemy import Connection, MetaData
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from faststream_outbox import (
+    ConstantRetry,
+    NoRetry,
     OutboxBroker,
     OutboxResponse,
     OutboxRouter,
     TestOutboxBroker,
     make_dlq_table,
     make_outbox_table,
+    message,
     outbox_autovacuum_ddl,
+    schema,
 )
 from faststream_outbox.engine.options import DEFAULTS
 from faststream_outbox.metrics.opentelemetry import OpenTelemetryRecorder
 from faststream_outbox.metrics.prometheus import PrometheusRecorder
 from faststream_outbox.opentelemetry import OutboxTelemetryMiddleware
 from faststream_outbox.router import OutboxRoute
+from faststream_outbox.testing import fake_session
 from tests.waiting import until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from-the-original.md").read_text()
@@ -120,6 +131,80 @@ def test_handlers_in_the_place_of_the_prefix_are_refused() -> None:
     assert len(OutboxRouter(handlers=routes).subscribers) == 1
 
 
+async def test_a_timer_is_replaced_by_cancelling_it_first() -> None:
+    broker = OutboxBroker(outbox_table=OUTBOX)
+    timer: dict[str, Any] = {"queue": "reminders", "timer_id": "t"}
+    later: dict[str, Any] = {"activate_in": timedelta(hours=1), "timer_conflict": "extend"}
+    async with TestOutboxBroker(broker):
+        first = await broker.publish("old", **timer)
+        assert await broker.publish("new", **timer, **later) is None
+        [row] = broker.fake_client.rows
+        assert (row.id, row.payload) == (first, b"old")
+        assert row.next_attempt_at > datetime.now(UTC) + timedelta(minutes=59)
+        assert await broker.cancel_timer(queue="reminders", timer_id="t")
+        assert await broker.publish("new", **timer, **later) is not None
+        assert [row.payload for row in broker.fake_client.rows] == [b"new"]
+
+
+async def test_a_dead_letter_of_a_handler_that_fails() -> None:
+    broker = OutboxBroker(outbox_table=OUTBOX, dlq_table=DLQ)
+
+    @broker.subscriber("orders", retry_strategy=NoRetry())
+    async def handle(_number: int) -> None:
+        raise ValueError("no such order")
+
+    test_broker = TestOutboxBroker(broker)
+    async with test_broker:
+        with pytest.raises(ValueError, match="no such order"):
+            await broker.publish(1, queue="orders", session=fake_session())
+        assert test_broker.fake_client.dlq_rows[0]["failure_reason"] == "retry_terminal"
+
+
+async def test_the_events_of_a_test_and_of_an_answer() -> None:
+    events: list[tuple[str, Any]] = []
+    broker = OutboxBroker(
+        outbox_table=OUTBOX, dlq_table=DLQ, metrics_recorder=lambda event, tags: events.append((event, tags))
+    )
+
+    @broker.publisher("answers")
+    @broker.subscriber("orders")
+    async def handle(number: int) -> int:
+        return number
+
+    async with TestOutboxBroker(broker):
+        await broker.publish(1, queue="orders")
+    assert "fetched" in [event for event, _tags in events]
+    tags = {tags["queue"]: tags for event, tags in events if event == "published"}
+    assert ("duration_seconds" in tags["orders"], "subscriber" in tags["orders"]) == (True, False)
+    assert ("duration_seconds" in tags["answers"], "subscriber" in tags["answers"]) == (False, True)
+
+
+def test_a_strategy_overrides_the_delay_by_its_public_name() -> None:
+    class Odd(ConstantRetry):
+        def delay_after(self, attempts_count: int) -> float:
+            return 7.0 * attempts_count
+
+    now = datetime.now(UTC)
+    attempt: dict[str, Any] = {"first_attempt_at": now, "last_attempt_at": now, "attempts_count": 2}
+    assert Odd(delay_seconds=1).get_next_attempt_delay(**attempt) == 14.0
+
+
+def test_a_prefix_is_part_of_the_queues_name() -> None:
+    router, broker = OutboxRouter(prefix="b."), OutboxBroker(outbox_table=OUTBOX)
+    router.subscriber("orders")
+    broker.include_router(router, prefix="a.")
+    [subscriber] = cast("list[Any]", broker.subscribers)
+    assert subscriber.queues == ["a.b.orders"]
+
+
+def test_names_of_the_original_lead_to_ours() -> None:
+    assert schema.make_outbox_table is make_outbox_table
+    assert schema.make_dlq_table is make_dlq_table
+    with pytest.raises(ImportError, match=r"from faststream_outbox\.storage import OutboxRow"):
+        exec("from faststream_outbox.message import OutboxInnerMessage")  # noqa: S102 - as a program has it
+    assert not hasattr(message, "OutboxOuterMessage")
+
+
 # The tables of the original, by their columns, constraints and indexes.
 ORIGINAL_TABLES = """
 CREATE TABLE outbox (
@@ -149,6 +234,57 @@ async def run(engine: AsyncEngine, statements: str) -> None:
             await connection.exec_driver_sql(statement)
 
 
+# What the section says to run after the DDL of the validation.
+[DROP_INDEXES] = re.findall(r"^DROP INDEX .*;$", PAGE.partition("\n## Tables that exist already\n")[2], re.MULTILINE)
+INDEXES = {str(index.name) for table in (OUTBOX, DLQ) for index in table.indexes}
+
+
+async def migrate_by_validation(engine: AsyncEngine) -> None:
+    with pytest.raises(RuntimeError, match="outbox_lease_ck") as refused:
+        await OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ).validate_schema()
+    await run(engine, f"{str(refused.value).partition(chr(10))[2]}\n")
+
+
+def autogenerate(connection: Connection, /, **options: bool) -> None:
+    """Run what Alembic finds, except the changes of the ids, which the page says to delete."""
+    context = MigrationContext.configure(connection, opts=options)
+    operations = Operations(context)
+    for group in produce_migrations(context, METADATA).upgrade_ops_list[0].ops:
+        for operation in cast("ModifyTableOps", group).ops:
+            if not (isinstance(operation, AlterColumnOp) and operation.column_name == "id"):
+                operations.invoke(operation)
+
+
+async def indexes_of(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        names = await connection.exec_driver_sql("SELECT indexname FROM pg_indexes WHERE schemaname = 'public'")
+        return {name for (name,) in names if not name.endswith("_pkey")}
+
+
+@pytest.mark.filterwarnings("ignore::faststream_outbox.storage.schema.validation.OutboxSchemaWarning")
+@pytest.mark.parametrize("driver", ["psycopg"])
+@pytest.mark.parametrize("options", [{}, {"compare_server_default": True}], ids=["plain", "defaults"])
+async def test_alembic_does_all_but_what_the_page_says(engine: AsyncEngine, options: dict[str, bool]) -> None:
+    await run(engine, ORIGINAL_TABLES)
+    async with engine.begin() as connection:
+        await connection.run_sync(autogenerate, **options)
+    assert await indexes_of(engine) == INDEXES
+    with pytest.raises(RuntimeError) as refused:
+        await OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ).validate_schema()
+    left = [line for line in str(refused.value).splitlines() if line.startswith("ALTER")]
+    defaults = [] if options else ["ALTER TABLE public.outbox_dlq ALTER COLUMN deliveries_count SET DEFAULT 0;"]
+    assert left == ["ALTER TABLE public.outbox DROP CONSTRAINT outbox_lease_ck;", *defaults]
+    await migrate_by_validation(engine)
+    await OutboxBroker(engine, outbox_table=OUTBOX, dlq_table=DLQ).validate_schema()
+
+
+@pytest.mark.parametrize("driver", ["psycopg"])
+async def test_alembic_cannot_change_the_ids(engine: AsyncEngine) -> None:
+    await run(engine, ORIGINAL_TABLES)
+    with pytest.raises(DBAPIError, match="already has a default"):
+        await run(engine, "ALTER TABLE outbox ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY;\n")
+
+
 @pytest.mark.filterwarnings("ignore::faststream_outbox.storage.schema.validation.OutboxSchemaWarning")
 @pytest.mark.parametrize("driver", ["psycopg"])
 async def test_the_ddl_of_the_validation_turns_its_tables_into_ours(engine: AsyncEngine) -> None:
@@ -160,9 +296,9 @@ async def test_the_ddl_of_the_validation_turns_its_tables_into_ours(engine: Asyn
         handled.append(number)
 
     await run(engine, ORIGINAL_TABLES)
-    with pytest.raises(RuntimeError, match="outbox_lease_ck") as refused:
-        await broker.validate_schema()
-    await run(engine, f"{str(refused.value).partition(chr(10))[2]}\n")
+    await migrate_by_validation(engine)
+    await run(engine, f"{DROP_INDEXES}\n")
+    assert await indexes_of(engine) == INDEXES - {"outbox_timer_uq"} | {"outbox_timer_id_uq"}
     await broker.validate_schema()
     await broker.start()
     await until(lambda: handled == [1])

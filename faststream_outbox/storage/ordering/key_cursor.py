@@ -87,9 +87,12 @@ class KeyCursor:
         self._turn = 0
 
     def plan(self) -> KeyPlan:
-        """Choose the next queue and continue there."""
-        queue = self.queues[self._turn % len(self.queues)]
-        self._turn += 1
+        """Choose the next queue that is not at rest, or the next one if all are, and continue there."""
+        start = self._turn % len(self.queues)
+        turns = range(start, start + len(self.queues))
+        by_turn = (self.queues[turn % len(self.queues)] for turn in turns)
+        queue = next((each for each in by_turn if not self._rounds[each].at_rest), self.queues[start])
+        self._turn = self.queues.index(queue) + 1 if len(self.queues) > 1 else 0
         shards = () if self._shards is None else self._shards.of(queue)
         return KeyPlan(queue, self._rounds[queue].at, self._ordering, shards)
 
@@ -104,6 +107,7 @@ class KeyCursor:
         """Move the next claim to that queue, after that key."""
         self._turn = self.queues.index(queue)
         self._rounds[queue].at = after
+        self._rounds[queue].at_rest = False
 
     @property
     def at_rest(self) -> bool:
@@ -119,6 +123,16 @@ class KeyCursor:
         """Begin new rounds: rows have come, or time has passed."""
         for each in self._rounds.values():
             each.at_rest = False
+
+    def unvisited(self) -> list[str]:
+        """Return the queues whose rounds are not over."""
+        return [queue for queue in self.queues if not self._rounds[queue].at_rest]
+
+    def rest(self, queues: Iterable[str]) -> None:
+        """Note that these queues have no rows with a key."""
+        for queue in queues:
+            self._rounds[queue].at_rest = True
+            self._rounds[queue].next_due = math.inf
 
 
 class _Round:

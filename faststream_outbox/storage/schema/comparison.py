@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Column, Connection, Index, MetaData, String, Table
+from sqlalchemy import Column, Connection, Index, MetaData, String, Table, text
 from sqlalchemy.types import TEXT, VARCHAR, NullType, TypeEngine
 
 from faststream_outbox.storage.schema.catalog import (
@@ -31,7 +31,8 @@ from faststream_outbox.storage.schema.ddl import (
     quoted,
     type_name,
 )
-from faststream_outbox.storage.schema.tables import STORAGE_OPTIONS
+from faststream_outbox.storage.schema.row_security import READ_HIDDEN, RowSecurityError
+from faststream_outbox.storage.schema.tables import STORAGE_OPTIONS, quoted_name
 
 # How Postgres writes defaults that mean the same as ours.
 _SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
@@ -111,6 +112,7 @@ class _TableComparison:
         yield from self._extra_column_faults()
         yield from self._check_faults()
         yield from self._index_faults()
+        yield from self._row_security_faults()
 
     def storage_faults(self, prefix: str) -> Iterator[Fault]:
         """Yield one fault for all storage options of this prefix that differ from the defined ones."""
@@ -212,6 +214,12 @@ class _TableComparison:
                 yield self._fault(problem, self._ddl.drop_index(namesake), create)
             else:
                 yield self._fault(f"{wanted} is missing", create)
+
+    def _row_security_faults(self) -> Iterator[Fault]:
+        tables = [quoted_name(self._table.name, self._live.schema)]
+        for found in self._connection.execute(text(READ_HIDDEN), {"tables": tables}):
+            hidden = RowSecurityError(*found)
+            yield self._fault(hidden.problem, *hidden.policies())
 
 
 def _differing_types(connection: Connection, table: Table, live: LiveTable) -> set[str]:

@@ -15,6 +15,7 @@ from faststream_outbox.storage.ordering.states import BLOCKED, STATE
 from faststream_outbox.storage.parking import BY_OPERATOR, sql_cause, sql_number, sql_without_cause
 from faststream_outbox.storage.postgres.statements.settle import DEAD_ROW, insert_dead, returning_dead, set_parked
 from faststream_outbox.storage.postgres.statements.statement import ROW, Statement, epoch
+from faststream_outbox.storage.schema.row_security import READ_HIDDEN
 from faststream_outbox.storage.schema.tables import quoted_name
 
 # A head without its payload, which these statements do not show.
@@ -22,6 +23,9 @@ _HEAD: Final = ROW.replace("o.payload", "''::bytea")
 _IS_PARKED: Final = "o.next_attempt_at = 'infinity'"
 # A row with a token is a suspect and stays one. It gets a new token, so that the process that had it cannot settle it.
 _DISOWN: Final = "acquired_token = CASE WHEN o.acquired_token IS NOT NULL THEN gen_random_uuid() END"
+
+# The tables, of those given by their quoted names, whose rows are hidden: the arguments of `RowSecurityError`.
+HIDDEN_TABLES: Final = Statement(READ_HIDDEN)
 
 
 class OperatorStatements:
