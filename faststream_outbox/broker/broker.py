@@ -184,6 +184,9 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._unserved: UnservedQueues | None = None
         self._foreign_brokers: ForeignBrokers | None = None
         self._reported_no_dead_letters = False
+        # What was logged once is not logged again when the broker is stopped and started.
+        self._reported_shared: set[str] = set()
+        self._reported_unserved: set[str] = set()
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -221,6 +224,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
                 _check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
             self._report_no_dead_letters()
+            monitor = self.config.broker_config.monitor()
+            warn_of_shared_queues(self._outbox_subscribers, monitor, self._reported_shared)
             await self._watch_queues()
         await self._open_foreign_brokers()
         await super().start()
@@ -245,12 +250,17 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._backlog.start()
 
     async def _watch_queues(self) -> None:
-        """Warn of queues that two subscribers read, and of rows in queues that nobody reads, now and later."""
+        """Warn of rows in queues that neither this broker nor a relay of it reads, now and later."""
         config = self.config.broker_config
         if self._unserved is not None:
             return
-        warn_of_shared_queues(self._outbox_subscribers, config.monitor())
-        self._unserved = UnservedQueues(config.store, self.config.wakeup, self._known_queues, config.monitor())
+        self._unserved = UnservedQueues(
+            config.store,
+            self.config.wakeup,
+            self._known_queues,
+            config.monitor(),
+            reported=self._reported_unserved,
+        )
         await self._unserved.look_at_start()
         self._unserved.start()
 

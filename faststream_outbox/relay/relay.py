@@ -164,6 +164,7 @@ class Relay:
         await self._broker.connect()
         self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
+        await self._broker._watch_queues()  # noqa: SLF001 - ours
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
