@@ -16,9 +16,9 @@ from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.health import HealthServer
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import check_tables, describe_error, make_engine, make_ordering, make_outbox
-from faststream_outbox.cli.settings import RelaySettings, make_route
+from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.cli.status import ProgressLines, Status
-from faststream_outbox.cli.strategies import make_retry_strategy
+from faststream_outbox.cli.strategies import make_retry_strategy, make_route
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets import Target, make_target
 from faststream_outbox.runtime.loop import Loop

@@ -18,9 +18,8 @@ from pydantic_settings.exceptions import SettingsError
 from faststream_outbox.cli.addresses import check_dsn, show_address, split_address
 from faststream_outbox.cli.errors import UsageError, suggest
 from faststream_outbox.cli.secrets import Secret, SecretError, remember_options, remember_secret
-from faststream_outbox.cli.strategies import make_retry_strategy, split_shards
+from faststream_outbox.cli.strategies import make_retry_strategy, make_route, split_shards
 from faststream_outbox.engine.options import SubscriberOptions
-from faststream_outbox.relay import Route, by_header
 from faststream_outbox.relay.relay import RELAY_DEFAULTS
 from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.storage.checks import check_name
@@ -72,16 +71,6 @@ def _make_secret(value: Any) -> Secret:
     if not isinstance(value, str):
         raise ValueError("this must be a text")  # noqa: TRY004 - pydantic shows ValueErrors
     return Secret(value if value.startswith(("file:", "command:")) else remember_secret(_resolve(value)))
-
-
-def make_route(destination: str) -> Route:
-    """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
-    if not destination.startswith("header:"):
-        return destination
-    name, bar, default = destination.removeprefix("header:").partition("|")
-    if not name or (bar and not default):
-        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
-    return by_header(name, default=default or None)
 
 
 def _shards_as_text(shards: Any) -> Any:
