@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from faststream_outbox.cli.errors import hide
+from faststream_outbox.cli.addresses import show_address
+from faststream_outbox.cli.secrets import hide
 from faststream_outbox.relay import Relay
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
@@ -31,8 +32,8 @@ class Status:
 
     def __init__(self, queues: Iterable[str], to: str) -> None:
         self.queues = tuple(queues)
-        # The URL of the broker, without its password.
-        self.to = hide(to)
+        # The address of the broker, without its password.
+        self.to = show_address(to)
         self.phase: Literal["starting", "running", "stopping"] = "starting"
         # Whether `graceful_timeout` ended before all rows were settled.
         self.drain_timed_out = False

@@ -68,6 +68,7 @@ class Outage(Loop):
         while True:
             await asyncio.sleep(self._wait)
             self._wait = min(2 * self._wait, _MAX_WAIT)
+            await self._target.renew()
             if await answers(self._target, _ANSWER_SECONDS):
                 break
         self._over_at = time.monotonic()

@@ -188,6 +188,8 @@ def test_the_source_that_won_is_named(
 def test_an_argument_is_shown_without_its_password(refused_here: Callable[..., str]) -> None:
     shown = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
     assert shown.startswith("'postgresql://relay:***@h/d' is not an option; ")
+    # An address that cannot be taken apart is not shown at all.
+    assert refused_here(*TO, *ROUTE, "relay:top-secret@h").startswith("'***' is not an option; ")
 
 
 def test_a_sentence_of_the_process() -> None:

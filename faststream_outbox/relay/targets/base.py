@@ -3,11 +3,15 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar, NamedTuple
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar, Final, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.runtime.telemetry import PlainError
+from faststream_outbox.runtime.timeouts import within
+
+# How long a broker may take to disconnect with an old password, or to connect with a new one.
+_RENEW_SECONDS: Final = 10.0
 
 # Returns whether the relay still holds the lease of the rows: asked before each send, as an outage may outlast a lease.
 HoldsLease = Callable[[], bool]
@@ -43,6 +47,9 @@ class Target(ABC):
 
     # After so many seconds without a confirmation the broker is treated as down.
     confirm_timeout: float = 15.0
+    # Returns another FastStream broker if the password has changed, or None; asked again and again while the broker is
+    # down. Set where passwords may change.
+    find_broker: Callable[[], Awaitable[Any]] | None = None
     # Called with an error when the broker seems to be down; set by the relay.
     on_outage: Callable[[Exception], None] | None = None
     # The client's errors that `translate` turns into a `RefusedError` and, if they are none of those, an `OutageError`.
@@ -84,6 +91,21 @@ class Target(ABC):
     async def stop(self) -> None:
         """Disconnect, if `start` connected."""
 
+    async def renew(self) -> None:
+        """Replace the broker by another one, if there is one; what is being sent fails, and is sent again."""
+        broker = None if self.find_broker is None else await self.find_broker()
+        if broker is None:
+            return
+        with suppress(Exception):  # the server may not let an old connection end in order
+            await within(_RENEW_SECONDS, self.stop())
+        self.use(broker)
+        with suppress(Exception):  # the next check says whether it is connected
+            await within(_RENEW_SECONDS, self.start())
+
+    def use(self, broker: Any) -> None:
+        """Connect by another FastStream broker from now on."""
+        raise NotImplementedError
+
     @abstractmethod
     async def alive(self) -> bool:
         """Return whether the broker answers."""
@@ -108,6 +130,10 @@ class OneByOneTarget(Target):
     repeats_sends: ClassVar[bool] = False
 
     def __init__(self, broker: Any) -> None:
+        self.use(broker)
+
+    def use(self, broker: Any) -> None:
+        """Connect by another FastStream broker from now on."""
         self.broker = broker
         self._connected = False
 
