@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from faststream_outbox.engine.claim.claimer import Claimer, Demand
 from faststream_outbox.engine.claim.key_claims import KeyClaims
@@ -17,7 +17,7 @@ from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Wor
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.telemetry import Monitor
-from faststream_outbox.storage import OutboxRow, Store
+from faststream_outbox.storage import OutboxRow, Settlement, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.wakeup.wakeup import Announce
 
@@ -148,6 +148,10 @@ class Pipeline(PipelineBase):
         """Claim nothing until `resume`; the rows in hand are handled."""
         self._claimer.pause()
 
+    def pause_queues(self, queues: Collection[str]) -> None:
+        """Claim nothing from these queues until the next call, which names those that are to be paused then."""
+        self._claimer.pause_queues(queues)
+
     def resume(self) -> None:
         """Claim again."""
         self._claimer.resume()
@@ -155,6 +159,25 @@ class Pipeline(PipelineBase):
     def holds(self, row: OutboxRow) -> bool:
         """Return whether a row that was claimed here is in hand and its lease has not run out."""
         return self._ledger.surely_holds(row.lease)
+
+    def settle(self, rows: Sequence[OutboxRow], settlements: Sequence[Settlement]) -> None:
+        """Settle rows without a key before their call has ended; the call returns no settlement of them."""
+        self._ledger.finish(rows)
+        self._settler.put(*settlements)
+
+    async def give_back(self, rows: Sequence[OutboxRow], *, delay_seconds: float) -> None:
+        """Release rows whose call has not ended, or the run of a key by its head; no attempt or delivery is counted.
+
+        The call returns no settlement of them. They are due again after the delay.
+        """
+        for row in rows:
+            self._ledger.finish(row.parts)
+        given_back = self._ledger.remove(row.lease for row in rows)
+        for row in given_back:
+            for part in row.parts:
+                self._row_events.given_back(part)
+        await self._context.give_back(given_back, delay_seconds=delay_seconds, announce=False)
+        self._claimer.expect(delay_seconds)
 
     @property
     def alive(self) -> bool:

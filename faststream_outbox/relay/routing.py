@@ -41,6 +41,11 @@ class Routes:
         known = (route.default if isinstance(route, ByHeader) else route for route in self._routes.values())
         return [destination for destination in known if isinstance(destination, str)]
 
+    @property
+    def fixed_by_queue(self) -> dict[str, str]:
+        """The destinations of queues whose rows all go to one."""
+        return {queue: route for queue, route in self._routes.items() if isinstance(route, str)}
+
     def destination(self, row: OutboxRow) -> str:
         """Return the destination of a row."""
         route = self._routes[row.queue]

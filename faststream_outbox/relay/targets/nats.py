@@ -15,7 +15,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_flushed
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError
+from faststream_outbox.relay.targets.base import NotAcceptedError, OneByOneTarget, OutageError, RefusedError
 
 _CORE: Final = "core:"
 _BAD_REQUEST: Final = 400
@@ -34,6 +34,8 @@ class NatsTarget(OneByOneTarget):
     broker: NatsBroker
     refusals = (MaxPayloadError, BadSubjectError)
     outages = (Error, OSError)
+    # The server that the client is or was connected to.
+    _server: Any = None
 
     def check(self, destination: str) -> None:
         """Raise for a subject that cannot be published to."""
@@ -51,6 +53,23 @@ class NatsTarget(OneByOneTarget):
         await self.start()
         async with self._flushed():
             return True
+
+    async def reachable(self) -> bool:
+        """Connect to the server that the client was connected to, which greets each client."""
+        reader, writer = await asyncio.open_connection(self._server.hostname, self._server.port)
+        try:
+            return (await reader.readline()).startswith(b"INFO")
+        finally:
+            writer.close()
+
+    @property
+    def connection(self) -> object:
+        """The number of the connection; None while there is none."""
+        client = self.client
+        if client is None or not client.is_connected:
+            return None
+        self._server = client.connected_url
+        return id(client), client.stats["reconnects"]
 
     async def stop(self) -> None:
         """Disconnect; FastStream would drain the client, which fails without a server."""
@@ -105,7 +124,7 @@ class NatsTarget(OneByOneTarget):
             return RefusedError(
                 f"No JetStream stream has the subject {subject!r}: create one, or route to 'core:{subject}'."
             )
-        return OutageError(f"Stream {stream!r} does not answer.")
+        return NotAcceptedError(f"Stream {stream!r} does not answer.")
 
     async def _wait_for_answer(self, publishing: Coroutine[Any, Any, Any]) -> None:
         """Wait for the stream's answer; raise `OutageError` if the connection is lost, which the client does not."""
@@ -122,7 +141,7 @@ class NatsTarget(OneByOneTarget):
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of NATS means."""
         if isinstance(error, APIError):
-            return (RefusedError if error.code == _BAD_REQUEST else OutageError)(str(error))
+            return (RefusedError if error.code == _BAD_REQUEST else NotAcceptedError)(str(error))
         return super().translate(error)
 
     def _command(self, message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
