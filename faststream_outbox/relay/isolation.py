@@ -73,7 +73,7 @@ class Isolation:
             if not await answers(self._target.alive, _ANSWER_SECONDS):
                 return [OutageError("The broker does not answer.")] * len(rows)
             errors = await send()
-            lost = self._note(rows, errors, limit=max(1, len(errors) // _DIVISOR))
+            lost = self._note(rows, errors, limit=max(1, len(rows) // _DIVISOR))
             if len(lost) == 1:
                 errors[lost[0]] = await self._blame(rows[lost[0]], errors[lost[0]])
             return errors

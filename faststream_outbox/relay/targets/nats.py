@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from math import ceil
 from typing import Any, Final
@@ -13,7 +13,7 @@ from faststream.response.publish_type import PublishType
 from nats.errors import BadSubjectError, Error, MaxPayloadError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
-from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_flushed
+from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_answer, nats_flushed
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import NotAcceptedError, OneByOneTarget, OutageError, RefusedError
 
@@ -24,8 +24,6 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADERS_FRAME: Final = len("NATS/1.0\r\n\r\n")
 # A server closes the connection on a line over 4,096 bytes, which holds more than the subject.
 _MAX_SUBJECT_BYTES: Final = 3_900
-# How often a send that waits for its answer checks that the connection is still the same.
-_CONNECTION_CHECK_SECONDS: Final = 0.5
 
 
 class NatsTarget(OneByOneTarget):
@@ -95,11 +93,12 @@ class NatsTarget(OneByOneTarget):
         """Send all messages, then wait for all; one flush confirms all messages of core NATS."""
         if not all(message.destination.startswith(_CORE) for message in messages):
             return await super().send_each(messages)
+        connection = self.connection
         try:
             async with self._flushed():
                 return [await self._try(self._publish(message), message.destination) for message in messages]
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
-            return [self.translate(error)] * len(messages)
+            return [self._unless_lost(connection, self.translate(error))] * len(messages)
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
@@ -109,7 +108,8 @@ class NatsTarget(OneByOneTarget):
             return
         command = self._command(message, self.confirm_timeout)
         try:
-            await self._wait_for_answer(self.broker.config.broker_config.js_producer.publish(command))
+            publishing = self.broker.config.broker_config.js_producer.publish(command)
+            await nats_answer(self.client, publishing, self.client.stats["reconnects"])
         except NoStreamResponseError as error:
             raise await self._no_stream(message.destination) from error
 
@@ -125,18 +125,6 @@ class NatsTarget(OneByOneTarget):
                 f"No JetStream stream has the subject {subject!r}: create one, or route to 'core:{subject}'."
             )
         return NotAcceptedError(f"Stream {stream!r} does not answer.")
-
-    async def _wait_for_answer(self, publishing: Coroutine[Any, Any, Any]) -> None:
-        """Wait for the stream's answer; raise `OutageError` if the connection is lost, which the client does not."""
-        connections = self.client.stats["reconnects"]
-        sending = asyncio.ensure_future(publishing)
-        try:
-            while not (await asyncio.wait({sending}, timeout=_CONNECTION_CHECK_SECONDS))[0]:
-                if not self.client.is_connected or self.client.stats["reconnects"] != connections:
-                    raise OutageError("The connection to NATS was lost.")
-            sending.result()
-        finally:
-            sending.cancel()
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of NATS means."""

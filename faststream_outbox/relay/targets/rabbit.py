@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from aio_pika import Connection
-from aio_pika.exceptions import AMQPError
+from aio_pika.exceptions import AMQPConnectionError, AMQPError
 from aiormq.exceptions import ChannelClosed, ChannelInvalidStateError, DeliveryError, PublishError
 from faststream.rabbit import RabbitBroker, RabbitExchange
 from faststream.rabbit.response import RabbitPublishCommand
@@ -13,7 +13,14 @@ from pamqp.commands import Basic
 from pamqp.encode import field_table
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError, SharedLock
+from faststream_outbox.relay.targets.base import (
+    ConnectionLostError,
+    OneByOneTarget,
+    OutageError,
+    RefusedError,
+    SharedLock,
+    error_text,
+)
 
 # RabbitMQ's client cuts the names of headers behind this many bytes.
 _MAX_NAME_BYTES: Final = 128
@@ -75,6 +82,12 @@ class RabbitTarget(OneByOneTarget):
         """The transport, of which each connection has its own; None while there is none."""
         client = self.client
         return client.transport if client is not None and client.connected.is_set() else None
+
+    def translate(self, error: Exception) -> Exception:
+        """Return what an error means; the client raises one of a lost connection before it notes the loss."""
+        if isinstance(error, AMQPConnectionError | ConnectionError):
+            return ConnectionLostError(error_text(error))
+        return super().translate(error)
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message; RabbitMQ closes the channel on a refused one, so each message in flight is tried alone."""
