@@ -61,13 +61,17 @@ def _check_dsn(dsn: str) -> None:
 
 
 def make_route(destination: str) -> Route:
-    """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
+    """Return the route of a destination: its name, or a function that reads `header:name=allowed,…|default`."""
     if not destination.startswith("header:"):
         return destination
-    name, bar, default = destination.removeprefix("header:").partition("|")
-    if not name or (bar and not default):
-        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
-    return by_header(name, default=default or None)
+    header, bar, default = destination.removeprefix("header:").partition("|")
+    name, equals, allowed = header.partition("=")
+    allow = [each.strip() for each in allowed.split(",")] if equals else None
+    if not name or (bar and not default) or (allow is not None and not all(allow)):
+        raise ValueError(
+            f"{destination!r} is incomplete; write header:name, header:name|default, or header:name=allowed,other-*"
+        )
+    return by_header(name, default=default or None, allow=allow)
 
 
 def _shards_as_text(shards: Any) -> Any:

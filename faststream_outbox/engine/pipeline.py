@@ -137,6 +137,7 @@ class Pipeline(PipelineBase):
         self._loops.append(self._stale_returner)
         self._batcher = Batcher(self._ledger, options)
         parts = (context, prefetch, self._batcher, handle, self._settler)
+        self._releases: set[asyncio.Task[None]] = set()
         self._dispatcher = Dispatcher([Worker(*parts, interruptible=interruptible) for _ in range(options.max_workers)])
 
     def start(self) -> None:
@@ -176,7 +177,10 @@ class Pipeline(PipelineBase):
         for row in given_back:
             for part in row.parts:
                 self._row_events.given_back(part)
-        await self._context.give_back(given_back, delay_seconds=delay_seconds, announce=False)
+        release = asyncio.create_task(self._context.give_back(given_back, delay_seconds=delay_seconds, announce=False))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+        await asyncio.shield(release)  # a release that is cancelled would leave the rows leased
         self._claimer.expect(delay_seconds)
 
     @property
@@ -201,6 +205,8 @@ class Pipeline(PipelineBase):
         except TimeoutError:
             await self._cut_short(drain_seconds)
         await in_time(self._dispatcher.stop())
+        if self._releases:
+            await in_time(asyncio.wait(self._releases))
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()

@@ -219,10 +219,12 @@ class Forwarder:
             destination = self.routes.destination(row)
             self.target.check(destination)
             return make_outgoing(row, destination, source=self.source, cloudevents=self.cloudevents)
-        except UnroutableError as error:
-            return error
+        except RecursionError:
+            return RefusedError("The headers are nested too deep to be read.")
         except ValueError as error:  # from the destination or the headers
             return RefusedError(str(error))
+        except Exception as error:  # noqa: BLE001 - one row must not fail those that it was claimed with
+            return error
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
         if error is None:

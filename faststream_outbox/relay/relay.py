@@ -251,6 +251,11 @@ class Relay:
         await self.stop()
 
     @property
+    def down(self) -> bool:
+        """Whether the broker that rows are sent to is down, so that nothing is claimed."""
+        return self._outage is not None and self._outage.ongoing
+
+    @property
     def paused(self) -> bool:
         """Whether rows wait because the broker is down, or because a destination accepts nothing."""
         return self.pause_reason is not None

@@ -18,10 +18,16 @@ from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import NotAcceptedError, OneByOneTarget, OutageError, RefusedError
 
 _CORE: Final = "core:"
+# The subjects by which NATS is operated, and those of answers.
+_INTERNAL: Final = ("$", "_INBOX.")
+# Headers with such names tell JetStream what to do, such as to drop messages before this one.
+_STEERING: Final = "nats-"
 _BAD_REQUEST: Final = 400
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The bytes around the headers.
 _HEADERS_FRAME: Final = len("NATS/1.0\r\n\r\n")
+# The part of `confirm_timeout` that a stream has to answer; in the rest it is asked whether there is one.
+_ANSWER_SHARE: Final = 0.8
 # A server closes the connection on a line over 4,096 bytes, which holds more than the subject.
 _MAX_SUBJECT_BYTES: Final = 3_900
 
@@ -38,10 +44,16 @@ class NatsTarget(OneByOneTarget):
     def check(self, destination: str) -> None:
         """Raise for a subject that cannot be published to."""
         subject = destination.removeprefix(_CORE)
-        if not subject or any(each in subject for each in " \t\r\n*>") or len(subject.encode()) > _MAX_SUBJECT_BYTES:
+        if subject.startswith(_INTERNAL):
+            raise ValueError(f"{destination[:100]!r} belongs to NATS itself: give a subject of your own.")
+        if (
+            "" in subject.split(".")
+            or any(each in subject for each in " \t\r\n*>")
+            or len(subject.encode()) > _MAX_SUBJECT_BYTES
+        ):
             raise ValueError(
                 f"{destination[:100]!r} cannot be published to: give a subject of at most {_MAX_SUBJECT_BYTES} bytes, "
-                "without spaces and wildcards."
+                "without spaces, wildcards and empty parts."
             )
 
     async def alive(self) -> bool:
@@ -106,12 +118,17 @@ class NatsTarget(OneByOneTarget):
             async with self._flushed():
                 await self._publish(message)
             return
-        command = self._command(message, self.confirm_timeout)
+        command = self._command(message, _ANSWER_SHARE * self.confirm_timeout)
         try:
             publishing = self.broker.config.broker_config.js_producer.publish(command)
             await nats_answer(self.client, publishing, self.client.stats["reconnects"])
-        except NoStreamResponseError as error:
+        except (NoStreamResponseError, TimeoutError) as error:
             raise await self._no_stream(message.destination) from error
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            # A subscriber answered, and not a stream. If there is a stream too, the error counts as an attempt.
+            if isinstance(refusal := await self._no_stream(message.destination), RefusedError):
+                raise refusal from error
+            raise
 
     async def _publish(self, message: Outgoing) -> None:
         await self.producer.publish(self._command(message))
@@ -134,7 +151,9 @@ class NatsTarget(OneByOneTarget):
 
     def _command(self, message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
         """Make a command; raise for one on which the server would close the connection, and fail other messages."""
-        headers = {"content-type": "", **message.headers, NATS_MESSAGE_ID: message.message_id}
+        headers = {"content-type": ""}
+        headers |= {name: value for name, value in message.headers.items() if not _steers(name)}
+        headers[NATS_MESSAGE_ID] = message.message_id
         for name in headers:
             if name.strip() and not _HEADER_NAME.fullmatch(name.strip()):
                 raise RefusedError(f"NATS accepts no header of the name {name!r}.")
@@ -152,3 +171,8 @@ class NatsTarget(OneByOneTarget):
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )
+
+
+def _steers(name: str) -> bool:
+    """Return whether a header tells the server what to do with a message; the client removes spaces around a name."""
+    return name.strip().lower().startswith(_STEERING)

@@ -22,6 +22,8 @@ from faststream_outbox.relay.targets.base import (
     error_text,
 )
 
+# RabbitMQ sends a message with these headers to other queues as well.
+_STEERING: Final = frozenset({"CC", "BCC"})
 # RabbitMQ's client cuts the names of headers behind this many bytes.
 _MAX_NAME_BYTES: Final = 128
 # What AMQP allows for routing keys, ids and the content type.
@@ -109,7 +111,7 @@ class RabbitTarget(OneByOneTarget):
     async def _publish(self, message: Outgoing) -> None:
         """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
         exchange, slash, key = message.destination.partition("/")
-        headers: dict[str, Any] = dict(message.headers)
+        headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name not in _STEERING}
         self._check_sizes(message)
         command = RabbitPublishCommand(
             message.payload,
