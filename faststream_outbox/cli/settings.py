@@ -67,10 +67,10 @@ def make_route(destination: str) -> Route:
     header, bar, default = destination.removeprefix("header:").partition("|")
     name, equals, allowed = header.partition("=")
     allow = [each.strip() for each in allowed.split(",")] if equals else None
-    if not name or (bar and not default) or (allow is not None and not all(allow)):
-        raise ValueError(
-            f"{destination!r} is incomplete; write header:name, header:name|default, or header:name=allowed,other-*"
-        )
+    if not name or (bar and not default):
+        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
+    if allow is not None and not all(allow):
+        raise ValueError(f"{destination!r} allows nothing, or an empty name; write header:name=orders,audit-*")
     return by_header(name, default=default or None, allow=allow)
 
 
