@@ -122,7 +122,7 @@ class Destinations:
         return min(max(_SHORTEST_DELAY, 2 * (time.monotonic() - pause.since)), _LONGEST_DELAY)
 
     def close(self) -> None:
-        """Let every call that waits give its rows back: the relay stops."""
+        """Make every call that waits give its rows back: the relay stops."""
         self._closed.set()
 
     def _probe(self, pause: _Pause, call: object) -> None:

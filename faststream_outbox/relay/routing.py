@@ -96,8 +96,7 @@ def by_header(
 ) -> Callable[[OutboxRow], str]:
     """Return a route that reads the destination from a header.
 
-    Whoever publishes such a row chooses where the relay sends it, with the relay's rights. `allow` says where that may
-    be.
+    The publisher of a row chooses where the relay sends it, with the relay's rights; `allow` bounds that choice.
 
     Args:
         name: The header.

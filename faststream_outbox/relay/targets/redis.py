@@ -103,7 +103,7 @@ class RedisTarget(OneByOneTarget):
         temporary = isinstance(error, _TEMPORARY) or _server_text(error).startswith(_TEMPORARY_CODES)
         if isinstance(error, exceptions.ResponseError) and not temporary:
             return RefusedError(error_text(error))
-        if isinstance(error, exceptions.ConnectionError):
+        if isinstance(error, exceptions.ConnectionError) and " connecting to " not in str(error):
             return ConnectionLostError(error_text(error))
         return super().translate(error)
 
