@@ -224,9 +224,16 @@ def _check_nats(client: Any, connections: int) -> None:
 
 
 async def _flush_nats(client: Any, timeout: int) -> None:  # noqa: ASYNC109 - as the client has it
-    """Write what the client holds, then exchange a ping: its flush sends the ping first, which confirms nothing."""
+    """Write what the client holds, then exchange a ping.
+
+    The client's own flush sends the ping first, which confirms nothing; and if it is cancelled or too slow, the client
+    fails at the late answer and reads no more.
+    """
     await client._flush_pending(force_flush=True)  # noqa: SLF001 - the client has no public name for it
-    await client.flush(timeout)
+    pong = asyncio.get_running_loop().create_future()
+    await client._send_ping(pong)  # noqa: SLF001 - same
+    if not (await asyncio.wait({pong}, timeout=timeout))[0]:
+        raise ConnectionError(f"NATS did not answer within {timeout} seconds.")
 
 
 _PLAIN: Final = _Dialect()

@@ -80,7 +80,7 @@ async def test_a_healthy_destination_gets_each_message_once_while_another_is_ful
         assert {(row.headers or {})["where"] for row in rows} == {full}
         assert {row.attempts_count for row in rows} == {0}
         assert {row.acquired_token for row in rows} == {None}, "a stop gives them back"
-        assert [record.destination for record in records.named("destination_paused")][:1] == [full]  # type: ignore[attr-defined]
+        assert [record.destination for record in records.named("destination_paused")][:1] == [full]
         assert records.named("relay_paused") == []
         await make_room()
         async with Relay(broker, to=endpoint.broker(), routes=routes) as relay:
@@ -90,26 +90,25 @@ async def test_a_healthy_destination_gets_each_message_once_while_another_is_ful
     assert await postgres.dead_letters() == []
 
 
-def refuse(full: set[str]) -> type[Memory]:
-    """Return a target whose destinations in `full` accept nothing."""
+class Full(Memory):
+    """Has destinations that accept nothing."""
 
-    class Full(Memory):
-        tries = 0
+    def __init__(self, *full: str) -> None:
+        super().__init__()
+        self.full = set(full)
+        self.tries = 0
 
-        def _send(self, message: Outgoing) -> Exception | None:
-            if message.destination in full:
-                self.tries += 1
-                return NotAcceptedError("full")
-            return super()._send(message)
-
-    return Full
+    def _send(self, message: Outgoing) -> Exception | None:
+        if message.destination in self.full:
+            self.tries += 1
+            return NotAcceptedError("full")
+        return super()._send(message)
 
 
 @pytest.mark.parametrize("key", ["k", None], ids=["with keys", "without keys"])
 async def test_a_queue_of_a_full_destination_is_not_claimed(postgres: PostgresBackend, key: str | None) -> None:
     """Its rows would be claimed and given back without end; one call keeps what it has, and tries."""
-    broker, full = broker_on(postgres), {"full"}
-    target = refuse(full)()
+    broker, target = broker_on(postgres), Full("full")
     async with postgres.transaction() as session:
         for number in range(50):
             name = None if key is None else f"{key}{number}"
@@ -128,15 +127,14 @@ async def test_a_queue_of_a_full_destination_is_not_claimed(postgres: PostgresBa
             await broker.publish(b"good", queue="q", session=session)
         await until(lambda: target.sent == [b"good"])
         assert set(relay.paused_destinations) == {"full"}
-        full.clear()
+        target.full.clear()
         await until_empty(postgres)
         assert not relay.paused
     assert sorted(target.sent) == sorted([b"good", *(b"%d" % number for number in range(50))])
 
 
 async def test_rows_before_one_that_waits_are_settled(postgres: PostgresBackend) -> None:
-    broker, full = broker_on(postgres), {"full"}
-    target = refuse(full)()
+    broker, target = broker_on(postgres), Full("full")
     async with postgres.transaction() as session:
         for number in range(10):
             headers = {"where": "full" if number == 6 else "good"}
@@ -145,6 +143,6 @@ async def test_rows_before_one_that_waits_are_settled(postgres: PostgresBackend)
         await until_rows(postgres, 4)
         await asyncio.sleep(0.3)
         assert target.sent == [b"%d" % number for number in range(6)], "none is sent before the one that waits"
-        full.clear()
+        target.full.clear()
         await until_empty(postgres)
     assert target.sent == [b"%d" % number for number in range(10)]
