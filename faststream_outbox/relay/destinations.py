@@ -56,10 +56,6 @@ class Destinations:
         """The destinations that accept nothing, each with the reason."""
         return {destination: pause.reason for destination, pause in self._pauses.items()}
 
-    def is_paused(self, destination: str) -> bool:
-        """Return whether a destination accepts nothing."""
-        return destination in self._pauses
-
     def admits(self, destination: str, call: object) -> bool:
         """Return whether a call may send to a destination: it is not paused, or this call is to try."""
         pause = self._pauses.get(destination)

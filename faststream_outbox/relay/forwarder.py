@@ -191,7 +191,7 @@ class Forwarder:
         """
         if error is _WAITS:
             return False
-        if isinstance(error, NotAcceptedError) and await self._is_up(destination):
+        if isinstance(error, NotAcceptedError) and await self.outage.broker_answers():
             self.destinations.begin(destination, error)
             return keep and await self.destinations.wait(destination, call)
         self.outage.begin(error)
@@ -199,9 +199,6 @@ class Forwarder:
             return False
         await self.outage.wait_until_over()
         return True
-
-    async def _is_up(self, destination: str) -> bool:
-        return self.destinations.is_paused(destination) or await self.outage.broker_answers()
 
     def _settle(self, done: Sequence[_Done]) -> None:
         """Settle rows without a key before their call ends."""
