@@ -7,9 +7,11 @@ from faststream_outbox.inbox import Inbox
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder
 from faststream_outbox.publisher.usecase import OutboxPublisher
+from faststream_outbox.relay.relay import Relay
 from faststream_outbox.response import OutboxResponse
 from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategyProto
 from faststream_outbox.storage import (
+    QueueStats,
     TimerConflict,
     make_dlq_table,
     make_inbox_table,
@@ -18,6 +20,7 @@ from faststream_outbox.storage import (
     outbox_autovacuum_ddl,
 )
 from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, KeyState
+from faststream_outbox.subscriber.signatures import OutboxSession
 from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
@@ -37,6 +40,9 @@ __all__ = [
     "OutboxPublisher",
     "OutboxResponse",
     "OutboxRouter",
+    "OutboxSession",
+    "QueueStats",
+    "Relay",
     "RetryStrategyProto",
     "TestOutboxBroker",
     "TimerConflict",

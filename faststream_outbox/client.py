@@ -154,7 +154,7 @@ class AbstractOutboxClient(ABC):
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
 
     async def ping(self) -> bool:
-        """Return whether the store answers."""
+        """Return whether the store answers and takes writes."""
         try:
             async with self.store.connect() as lane:
                 await lane.ping()
@@ -165,6 +165,12 @@ class AbstractOutboxClient(ABC):
 
 class OutboxClient(AbstractOutboxClient):
     """The client on Postgres.
+
+    Args:
+        engine: The engine, yours to dispose of; None for a client that only inserts.
+        outbox_table: The table of messages.
+        dlq_table: The table of dead letters. Without one, messages that failed for good are deleted.
+        shards_table: The table of shard leases, for `HashShards()`.
 
     Example:
         client = OutboxClient(engine, outbox_table)

@@ -35,6 +35,8 @@ class OutboxBrokerConfig(BrokerConfig):
     source: str = ""
     # Whether `id_generator` is the user's; if it is not, a message without a correlation id uses its row's id.
     generates_ids: bool = False
+    # The queues that relays of this broker send.
+    relayed_queues: set[str] = field(default_factory=set)
     # Classes that must not annotate a handler's parameter, each with the annotation to use instead.
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=dict)
 

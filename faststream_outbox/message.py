@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from faststream.message import StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.storage import HANDLED, Ack, NewRow, OutboxRow
-from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.checks import MAX_DELAY, check_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
         """Give the verdict that the message failed and is to be retried.
 
         Without a delay the subscriber's retry strategy decides when, or that this attempt was the last. With a delay
-        the message is retried after that many seconds, whatever the strategy says.
+        the message is retried after that many seconds, a century at most, whatever the strategy says.
         """
         if delay is not None:
-            check_number("delay", delay)
+            check_number("delay", delay, most=MAX_DELAY.total_seconds())
         await self._decide(Nack(delay, alone=len(self.deliveries) == 1))
         await super().nack()
 
@@ -165,3 +165,12 @@ class OutboxBatchMessage(OutboxMessage):
     def __repr__(self) -> str:
         rows = self.deliveries
         return f"{type(self).__name__}(ids={rows[0].id}…{rows[-1].id}, queue={rows[0].queue!r}, count={len(rows)})"
+
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Raise `ImportError` for the original package's name of `OutboxRow`."""
+        if name == "OutboxInnerMessage":
+            raise ImportError("OutboxInnerMessage is named OutboxRow: from faststream_outbox.storage import OutboxRow.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,19 +1,22 @@
 """Decides when a failed row is tried again, and when it is given up."""
 
+import inspect
 import math
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from faststream_outbox.storage.checks import MAX_DELAY, check_count, check_number
 
+_LONGEST_DELAY: Final = MAX_DELAY.total_seconds()
 
-@runtime_checkable
-class RetryStrategyProto(Protocol):
+
+class RetryTimeProto(Protocol):
     """A strategy that returns the time of the next attempt."""
 
+    @abstractmethod
     def get_next_attempt_at(
         self,
         *,
@@ -22,10 +25,9 @@ class RetryStrategyProto(Protocol):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> datetime | None:
-        """Return when to try again, or None to give up: the row is then dead."""
+        """Return when to try again, with a time zone, or None to give up: the row is then dead."""
 
 
-@runtime_checkable
 class RetryDelayProto(Protocol):
     """A strategy that returns the delay before the next attempt."""
 
@@ -38,11 +40,18 @@ class RetryDelayProto(Protocol):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> float | None:
-        """Return how many seconds after the last attempt to try again, or None to give up."""
+        """Return how many seconds after the last attempt to try again, or None to give up: the row is then dead."""
 
 
-class RetryStrategy(RetryDelayProto, ABC):
-    """The base class of the strategies: override either method, and the other follows.
+# What `retry_strategy=` takes: an object with either method.
+AnyRetryStrategy = RetryTimeProto | RetryDelayProto
+
+
+@runtime_checkable
+class RetryStrategyProto(RetryTimeProto, RetryDelayProto, Protocol):
+    """The base class of strategies: define either method, and the other follows.
+
+    A subscriber asks `get_next_attempt_at`, so that one decides in a class that defines both.
 
     Example:
         class TransientOnly(ExponentialRetry):
@@ -62,16 +71,98 @@ class RetryStrategy(RetryDelayProto, ABC):
         exception: BaseException | None = None,
     ) -> datetime | None:
         """Return when to try again, or None to give up; a subscriber calls this."""
-        delay = self.get_next_attempt_delay(
+        answer = self.get_next_attempt_delay(
             first_attempt_at=first_attempt_at,
             last_attempt_at=last_attempt_at,
             attempts_count=attempts_count,
             exception=exception,
         )
-        return None if delay is None else last_attempt_at + timedelta(seconds=min(delay, MAX_DELAY.total_seconds()))
+        return None if answer is None else last_attempt_at + timedelta(seconds=_check_delay(answer))
+
+    def get_next_attempt_delay(
+        self,
+        *,
+        first_attempt_at: datetime,
+        last_attempt_at: datetime,
+        attempts_count: int,
+        exception: BaseException | None = None,
+    ) -> float | None:
+        """Return how many seconds after the last attempt to try again, or None to give up."""
+        answer = self.get_next_attempt_at(
+            first_attempt_at=first_attempt_at,
+            last_attempt_at=last_attempt_at,
+            attempts_count=attempts_count,
+            exception=exception,
+        )
+        return None if answer is None else _delay_until(answer, last_attempt_at)
 
 
-class NoRetry(RetryStrategy):
+class UnusableAnswerError(ValueError):
+    """A strategy returned something that is no delay and no time."""
+
+    def __init__(self, answer: object, expected: str) -> None:
+        super().__init__(expected)
+        self.answer = answer
+        self.expected = expected
+
+
+def check_strategy(strategy: object) -> None:
+    """Raise `TypeError` if this is no strategy: None, or an object that defines one of the two methods."""
+    if strategy is None:
+        return
+    if isinstance(strategy, type):
+        raise TypeError(f"retry_strategy is a strategy, not the class of one: {strategy.__name__}(…).")
+    names, own = " or ".join(_METHODS), [name for name in _METHODS if _defines(strategy, name)]
+    if not own:
+        raise TypeError(
+            f"retry_strategy needs a method {names}, and {type(strategy).__name__} defines neither: define one of them."
+        )
+    for name in own:
+        if inspect.iscoroutinefunction(getattr(strategy, name)):
+            raise TypeError(
+                f"{type(strategy).__name__}.{name} is asynchronous, and a strategy is called without waiting: write "
+                f"def {name}(…)."
+            )
+
+
+def next_delay(strategy: AnyRetryStrategy, **attempt: Any) -> float | None:
+    """Ask a strategy for the seconds until the next attempt; None gives up.
+
+    Raise `UnusableAnswerError` if it returns nonsense, and what it raises.
+    """
+    ask: Any = getattr(strategy, "get_next_attempt_at", None)
+    if callable(ask):
+        at = ask(**attempt)
+        return None if at is None else _delay_until(at, attempt["last_attempt_at"])
+    delay = cast("RetryDelayProto", strategy).get_next_attempt_delay(**attempt)
+    return None if delay is None else _check_delay(delay)
+
+
+_METHODS: Final = ("get_next_attempt_at", "get_next_attempt_delay")
+
+
+def _defines(strategy: object, name: str) -> bool:
+    """Return whether an object has this method, and not only the one that follows from the other."""
+    method = getattr(strategy, name, None)
+    return callable(method) and getattr(method, "__func__", None) is not getattr(RetryStrategyProto, name)
+
+
+def _check_delay(answer: object) -> float:
+    try:
+        return check_number("A delay", answer, most=_LONGEST_DELAY)
+    except (TypeError, ValueError) as error:
+        raise UnusableAnswerError(answer, f"a delay is a number of seconds from 0 to {_LONGEST_DELAY:g}") from error
+
+
+def _delay_until(answer: object, now: datetime) -> float:
+    if not isinstance(answer, datetime) or answer.utcoffset() is None or answer - now > MAX_DELAY:
+        raise UnusableAnswerError(
+            answer, f"a time is a datetime with a time zone, {MAX_DELAY.days} days from now at the latest"
+        )
+    return max(0.0, (answer - now).total_seconds())
+
+
+class NoRetry(RetryStrategyProto):
     """Gives up after the first failure.
 
     Example:
@@ -86,11 +177,11 @@ class NoRetry(RetryStrategy):
 
 
 @dataclass(kw_only=True)
-class _BoundedRetry(RetryStrategy):
+class _BoundedRetry(RetryStrategyProto):
     """Retries after a delay, up to a number of attempts or a total time.
 
     `max_attempts` includes the first attempt. `max_total_delay_seconds` is the time from the first attempt to the next
-    one. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer.
+    one. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer, within that total.
     """
 
     max_attempts: int | None = None
@@ -102,11 +193,29 @@ class _BoundedRetry(RetryStrategy):
             check_count("max_attempts", self.max_attempts)
         if self.max_total_delay_seconds is not None:
             check_number("max_total_delay_seconds", self.max_total_delay_seconds)
-        check_number("jitter_factor", self.jitter_factor)
+        # A whole number is probably meant as per cent.
+        check_number("jitter_factor", self.jitter_factor, most=1.0)
+
+    def _check_first(self, name: str, *, grows: bool = False) -> None:
+        """Check the first delay, a field of this name; `grows` says that later ones are longer than zero."""
+        first = check_number(name, getattr(self, name), most=_LONGEST_DELAY)
+        if first == 0 and not grows and self.max_attempts is None:
+            raise ValueError(
+                f"{name} is 0 and there is no max_attempts: a message that always fails would be tried without pause "
+                f"and without end. Give max_attempts, or a {name} above 0."
+            )
+        if self.max_total_delay_seconds is not None and first > self.max_total_delay_seconds:
+            raise ValueError(
+                f"max_total_delay_seconds ({self.max_total_delay_seconds:g}) is less than {name} ({first:g}), so no "
+                "message would be tried again: raise the first, lower the second, or use NoRetry()."
+            )
 
     @abstractmethod
     def delay_after(self, attempts_count: int) -> float:
         """Return the delay after this many attempts, without jitter."""
+
+    def _longest(self) -> float:
+        return _LONGEST_DELAY
 
     def get_next_attempt_delay(
         self,
@@ -120,12 +229,15 @@ class _BoundedRetry(RetryStrategy):
         del exception
         if self.max_attempts is not None and attempts_count >= self.max_attempts:
             return None
-        spread = 1 + self.jitter_factor * random.random()  # noqa: S311 - not for cryptography
-        delay = self.delay_after(attempts_count) * spread
-        elapsed = (last_attempt_at - first_attempt_at).total_seconds()
-        if self.max_total_delay_seconds is not None and elapsed + delay > self.max_total_delay_seconds:
-            return None
-        return delay
+        longest, spread = self._longest(), 1 + self.jitter_factor * random.random()  # noqa: S311 - not for cryptography
+        # The jitter ends at the maximum; cut there, all rows that have reached the maximum would be due together.
+        unspread = min(self.delay_after(attempts_count), longest / (1 + self.jitter_factor))
+        delay = min(unspread * spread, longest)
+        if self.max_total_delay_seconds is None:
+            return delay
+        left = self.max_total_delay_seconds - (last_attempt_at - first_attempt_at).total_seconds()
+        # The jitter ends at the total too; it must not decide whether there is another attempt.
+        return None if unspread > left else min(delay, left)
 
 
 @dataclass(kw_only=True)
@@ -141,7 +253,7 @@ class ConstantRetry(_BoundedRetry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("delay_seconds", self.delay_seconds)
+        self._check_first("delay_seconds")
 
     def delay_after(self, attempts_count: int) -> float:
         """Return the delay."""
@@ -163,8 +275,8 @@ class LinearRetry(_BoundedRetry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("initial_delay_seconds", self.initial_delay_seconds)
-        check_number("step_seconds", self.step_seconds)
+        step = check_number("step_seconds", self.step_seconds, most=_LONGEST_DELAY)
+        self._check_first("initial_delay_seconds", grows=step > 0)
 
     def delay_after(self, attempts_count: int) -> float:
         """Return the delay after this many attempts."""
@@ -173,7 +285,7 @@ class LinearRetry(_BoundedRetry):
 
 @dataclass(kw_only=True)
 class ExponentialRetry(_BoundedRetry):
-    """Multiplies the delay before each retry, up to a maximum.
+    """Multiplies the delay before each retry, up to a maximum, which the jitter keeps too.
 
     Example:
         ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300, max_attempts=10, jitter_factor=0.2)
@@ -186,18 +298,27 @@ class ExponentialRetry(_BoundedRetry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("initial_delay_seconds", self.initial_delay_seconds)
         check_number("multiplier", self.multiplier, least=1.0)
-        if self.max_delay_seconds is not None:
-            check_number("max_delay_seconds", self.max_delay_seconds)
+        self._check_first("initial_delay_seconds")
+        if self.max_delay_seconds is None:
+            return
+        most = check_number("max_delay_seconds", self.max_delay_seconds, most=_LONGEST_DELAY)
+        if most < self.initial_delay_seconds:
+            raise ValueError(
+                f"max_delay_seconds ({most:g}) is less than initial_delay_seconds ({self.initial_delay_seconds:g}): "
+                "raise the first or lower the second."
+            )
 
     def delay_after(self, attempts_count: int) -> float:
         """Return the delay after this many attempts."""
-        bound = math.inf if self.max_delay_seconds is None else self.max_delay_seconds
         try:
-            return min(self.initial_delay_seconds * self.multiplier ** (attempts_count - 1), bound)
+            delay = self.initial_delay_seconds * self.multiplier ** (attempts_count - 1)
         except OverflowError:  # about the thousandth attempt, where max_attempts is None
-            return bound
+            delay = math.inf if self.initial_delay_seconds else 0.0
+        return min(delay, self._longest())
+
+    def _longest(self) -> float:
+        return _LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds
 
 
 # Ten attempts over about nine minutes: a short failure of another service must not lose a message.

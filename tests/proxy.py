@@ -8,8 +8,8 @@ from sqlalchemy import make_url
 
 
 class Proxy:
-    def __init__(self, host: str, port: int) -> None:
-        self._target = host, port
+    def __init__(self, url: str) -> None:
+        self.redirect(url)
         self._forwards = asyncio.Event()
         self._forwards.set()
         # Set when something arrived since the freeze, which is not forwarded.
@@ -34,6 +34,13 @@ class Proxy:
         """Close all connections."""
         for connection in tuple(self._connections):
             connection.cancel()
+
+    def redirect(self, url: str) -> None:
+        """Lead new connections to another server, as a name or an address that moves does."""
+        address = make_url(url)
+        assert address.host is not None
+        assert address.port is not None
+        self._target = address.host, address.port
 
     def url(self, url: str) -> str:
         """The same address, by way of the proxy."""
@@ -81,10 +88,7 @@ class Proxy:
 @asynccontextmanager
 async def proxying(url: str) -> AsyncIterator[Proxy]:
     """Stand between whoever connects and the server of this address."""
-    address = make_url(url)
-    assert address.host is not None
-    assert address.port is not None
-    proxy = Proxy(address.host, address.port)
+    proxy = Proxy(url)
     server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:

@@ -5,8 +5,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.bank.messages import NOTIFICATIONS, TRANSFERS, MoneyMoved, TransferAccepted
 from examples.bank.tables import Account, LedgerLine, Notification, Transfer
-from faststream_outbox import ConstantRetry, OutboxBroker, OutboxRouter
-from faststream_outbox.annotations import OutboxMessage, OutboxSession
+from faststream_outbox import ConstantRetry, OutboxBroker, OutboxRouter, OutboxSession
+from faststream_outbox.annotations import OutboxMessage
 
 WORKERS = 4
 MAX_ATTEMPTS = 3

@@ -8,8 +8,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import NoRetry, OutboxBroker, make_dlq_table, make_outbox_table
-from faststream_outbox.annotations import OutboxSession
+from faststream_outbox import NoRetry, OutboxBroker, OutboxSession, make_dlq_table, make_outbox_table
 
 LINES = "lines"
 MOST = 1000

@@ -13,8 +13,7 @@ from examples.demo.handlers import LEASE_SECONDS, WORKERS, router
 from examples.demo.messages import STATEMENTS
 from examples.demo.tables import dlq_table, outbox_table
 from examples.demo.witness import Witness, make_diary
-from faststream_outbox import OutboxBroker
-from faststream_outbox.relay import Relay
+from faststream_outbox import OutboxBroker, Relay
 
 # One for each message that is being handled, and a few for the broker itself.
 CONNECTIONS = 3 * WORKERS + 10

@@ -6,7 +6,14 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import ConstantRetry, Inbox, OutboxBroker, make_inbox_table, make_outbox_table
+from faststream_outbox import (
+    ConstantRetry,
+    Inbox,
+    OutboxBroker,
+    make_dlq_table,
+    make_inbox_table,
+    make_outbox_table,
+)
 from faststream_outbox.annotations import InboxSession
 from faststream_outbox.envelope import OUTBOX_ID
 
@@ -27,6 +34,7 @@ class Booking(Base):
 
 
 outbox_table = make_outbox_table(Base.metadata)
+dlq_table = make_dlq_table(Base.metadata)
 inbox_table = make_inbox_table(Base.metadata)
 
 
@@ -34,12 +42,12 @@ class Bank:
     """Books payments. The broker stands for any: what matters is that it delivers at least once."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
-        self.broker = OutboxBroker(engine, outbox_table=outbox_table, logger=None)
+        self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, logger=None)
         self.sessions = async_sessionmaker(engine)
         self._say = say
         self._tries = 0
         inbox = Inbox(engine, table=inbox_table, consumer="bookings")
-        at_once = ConstantRetry(delay_seconds=0.0)
+        at_once = ConstantRetry(delay_seconds=0.0, max_attempts=10)
         self.broker.subscriber(PAYMENTS, middlewares=[inbox], retry_strategy=at_once)(self.book)
 
     async def announce(self, payment_id: str, cents: int) -> None:

@@ -8,13 +8,21 @@ from pydantic import BaseModel
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from faststream_outbox import ConstantRetry, HashShards, OutboxBroker, make_outbox_table, make_shards_table
+from faststream_outbox import (
+    ConstantRetry,
+    HashShards,
+    OutboxBroker,
+    make_dlq_table,
+    make_outbox_table,
+    make_shards_table,
+)
 from faststream_outbox.annotations import OutboxMessage
 
 STEPS = "steps"
 
 metadata = MetaData()
 outbox_table = make_outbox_table(metadata)
+dlq_table = make_dlq_table(metadata)
 # Which process holds which shard; only `HashShards()` needs it.
 shards_table = make_shards_table(metadata)
 
@@ -31,7 +39,9 @@ class Tracking:
     """Tells the steps of every parcel. Start it in as many processes as there is work for: they share the shards."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
-        self.broker = OutboxBroker(engine, outbox_table=outbox_table, shards_table=shards_table, logger=None)
+        self.broker = OutboxBroker(
+            engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table, logger=None
+        )
         self.sessions = async_sessionmaker(engine)
         self.told = defaultdict[str, list[str]](list)
         self.most_at_once = 0

@@ -7,8 +7,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import ConstantRetry, KeyState, OutboxBroker, make_dlq_table, make_outbox_table
-from faststream_outbox.annotations import OutboxMessage, OutboxSession
+from faststream_outbox import ConstantRetry, KeyState, OutboxBroker, OutboxSession, make_dlq_table, make_outbox_table
+from faststream_outbox.annotations import OutboxMessage
 
 ENTRIES = "entries"
 

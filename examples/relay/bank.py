@@ -4,8 +4,7 @@ from faststream.kafka import KafkaBroker
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import OutboxBroker, make_dlq_table, make_outbox_table
-from faststream_outbox.relay import Relay
+from faststream_outbox import OutboxBroker, Relay, make_dlq_table, make_outbox_table
 
 TOPIC = "movements"
 

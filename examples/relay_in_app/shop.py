@@ -6,7 +6,7 @@ from faststream.nats import JStream, NatsBroker
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import ConstantRetry, OutboxBroker, make_outbox_table
+from faststream_outbox import ConstantRetry, OutboxBroker, make_dlq_table, make_outbox_table
 
 SUBJECT, STREAM = "orders.placed", JStream("orders")
 
@@ -25,13 +25,14 @@ class Order(Base):
 
 
 outbox_table = make_outbox_table(Base.metadata)
+dlq_table = make_dlq_table(Base.metadata)
 
 
 class Shop:
     """Writes orders, and has the outbox announce them."""
 
     def __init__(self, engine: AsyncEngine, nats: NatsBroker) -> None:
-        self.broker = OutboxBroker(engine, outbox_table=outbox_table, source="shop", logger=None)
+        self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, source="shop", logger=None)
         self.sessions = async_sessionmaker(engine)
         # However long an outage is, nothing is given up.
         again = ConstantRetry(delay_seconds=0.2, max_attempts=None)

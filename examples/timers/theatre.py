@@ -7,7 +7,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from faststream_outbox import OutboxBroker, make_outbox_table
+from faststream_outbox import OutboxBroker, make_dlq_table, make_outbox_table
 
 EXPIRED = "expired_reservations"
 
@@ -27,13 +27,14 @@ class Seat(Base):
 
 
 outbox_table = make_outbox_table(Base.metadata)
+dlq_table = make_dlq_table(Base.metadata)
 
 
 class Theatre:
     """The box office."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
-        self.broker = OutboxBroker(engine, outbox_table=outbox_table, logger=None)
+        self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, logger=None)
         self.sessions = async_sessionmaker(engine)
         self._say = say
         self.broker.subscriber(EXPIRED)(self.free)

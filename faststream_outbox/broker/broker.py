@@ -31,6 +31,7 @@ from faststream_outbox._faststream import (
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.foreign_brokers import ForeignBrokers
 from faststream_outbox.broker.key_admin import KeyAdmin
+from faststream_outbox.broker.queue_warnings import UnservedQueues, warn_of_shared_queues
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig, OutboxLoggerStorage
@@ -51,45 +52,17 @@ _CONNECTIONS_PER_SUBSCRIBER: Final = 2
 # For publishing and ping() meanwhile.
 _CONNECTIONS_FOR_OTHERS: Final = 1
 
+_NO_DEAD_LETTERS: Final = (
+    "There is no dead-letter table: a message that is given up is deleted, unless its key is parked. "
+    "Name a table: dlq_table= of the broker, --dlq-table of the program."
+)
+
 
 class OutboxBroker(OutboxRegistrator, KeyAdmin):
     """The outbox as a FastStream broker.
 
-    Args:
-        engine: The engine that subscribers claim through; yours to dispose of. Without it the broker only publishes.
-        outbox_table: The table of messages: `make_outbox_table(metadata)`.
-        dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for good are
-            deleted.
-        shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
-        graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
-        metrics_recorder: A function that is called with each metrics event and its tags.
-        last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
-        source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
-        decoder: A function that makes a body from a message, for all subscribers.
-        parser: A function that makes a message from a row, for all subscribers.
-        codec: Encodes and decodes bodies, in place of a decoder.
-        dependencies: Dependencies of every handler.
-        middlewares: Middlewares of every handler and every publish.
-        routers: Routers to include.
-        ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
-        id_generator: A function that makes the correlation id of a message that is published without one; by default
-            that message uses its row's id.
-        specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
-            without user and password.
-        protocol: The protocol in that document; "postgresql" by default.
-        protocol_version: The version of that protocol.
-        description: The description of the broker in that document.
-        tags: The tags of the broker in that document.
-        security: The security scheme in that document.
-        logger: The logger for the broker's records; None logs nothing. By default one is made.
-        log_level: The level at which FastStream logs each message.
-        apply_types: Whether FastDepends converts and validates what handlers are called with.
-        serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
-        provider: FastDepends' provider, which overrides dependencies in tests.
-        context: FastStream's context, to share with another broker.
-
     Example:
-        broker = OutboxBroker(engine, outbox_table=outbox_table)
+        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table)
         app = FastStream(broker)
 
         @broker.subscriber("orders")
@@ -136,6 +109,43 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         provider: Provider | None = None,
         context: ContextRepo | None = None,
     ) -> None:
+        """Make a broker on the tables of an outbox; nothing is connected yet.
+
+        Args:
+            engine: The engine that subscribers claim through; yours to dispose of. Without it the broker only
+                publishes.
+            outbox_table: The table of messages: `make_outbox_table(metadata)`.
+            dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for
+                good are deleted.
+            shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
+            graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
+            metrics_recorder: A function that is called with each metrics event and its tags.
+            last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
+            source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
+            decoder: A function that makes a body from a message, for all subscribers.
+            parser: A function that makes a message from a row, for all subscribers.
+            codec: Encodes and decodes bodies, in place of a decoder.
+            dependencies: Dependencies of every handler.
+            middlewares: Middlewares of every handler and every publish.
+            routers: Routers to include.
+            ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
+            id_generator: A function that makes the correlation id of a message that is published without one; by
+                default that message uses its row's id.
+            specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
+                without user and password.
+            protocol: The protocol in that document; "postgresql" by default.
+            protocol_version: The version of that protocol.
+            description: The description of the broker in that document.
+            tags: The tags of the broker in that document.
+            security: The security scheme in that document.
+            logger: The logger for the broker's records; None logs nothing. By default one is made.
+            log_level: The level at which FastStream logs each message.
+            apply_types: Whether FastDepends converts and validates what handlers are called with.
+            serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
+            provider: FastDepends' provider, which overrides dependencies in tests.
+            context: FastStream's context, to share with another broker.
+
+        """
         check_tables(outbox_table, dlq_table, shards_table)
         if graceful_timeout is not None:
             check_number("graceful_timeout", graceful_timeout)
@@ -170,7 +180,12 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         config.wakeup = Wakeup(client.store, config.monitor())
         config.producer = OutboxProducer(config)
         self._backlog: BacklogWatch | None = None
+        self._unserved: UnservedQueues | None = None
         self._foreign_brokers: ForeignBrokers | None = None
+        self._reported_no_dead_letters = False
+        # What was logged once is not logged again when the broker is stopped and started.
+        self._reported_shared: set[str] = set()
+        self._reported_unserved: set[str] = set()
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -207,6 +222,10 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             if isinstance(self.client, OutboxClient):
                 _check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
+            self._report_no_dead_letters()
+            monitor = self.config.broker_config.monitor()
+            warn_of_shared_queues(self._outbox_subscribers, monitor, self._reported_shared)
+            await self._watch_queues()
         await self._open_foreign_brokers()
         await super().start()
         self._watch_backlog()
@@ -229,12 +248,44 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._backlog = BacklogWatch(config.store, queues, config.monitor(), interval=interval)
         self._backlog.start()
 
+    async def _watch_queues(self) -> None:
+        """Warn of rows in queues that neither this broker nor a relay of it reads, now and later."""
+        config = self.config.broker_config
+        if self._unserved is not None:
+            return
+        self._unserved = UnservedQueues(
+            config.store,
+            self.config.wakeup,
+            self._known_queues,
+            config.monitor(),
+            reported=self._reported_unserved,
+        )
+        await self._unserved.look_at_start()
+        self._unserved.start()
+
+    def _known_queues(self) -> list[str]:
+        handled = {queue for each in self._outbox_subscribers for queue in each.queues}
+        return sorted(handled | self.config.broker_config.relayed_queues)
+
     async def _report_unreadable_tables(self) -> None:
         """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
         monitor = self.config.broker_config.monitor()
         for table, error in await self.client.store.look():
-            message = f"Could not read {table}: {describe(error)}.{advice(error)} Subscribers try again until it works."
-            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=error)
+            advised = advice(error)
+            # With advice the text says everything; a traceback behind it would make it scroll away.
+            message = f"{table} cannot be read: {describe(error)}.{advised} Subscribers try again until it works."
+            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=None if advised else error)
+
+    def _report_no_dead_letters(self) -> None:
+        """Log, once for this broker and its relays, that a message that is given up is deleted.
+
+        No ack policy and no retry strategy excludes it: a handler may reject any message.
+        """
+        in_memory = not isinstance(self.client, OutboxClient)  # a test, in which nothing is lost
+        if in_memory or self.client.store.keeps_dead or self._reported_no_dead_letters:
+            return
+        self._reported_no_dead_letters = True
+        self.config.broker_config.monitor().report("no_dead_letters", _NO_DEAD_LETTERS)
 
     async def stop(
         self,
@@ -247,9 +298,10 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         Then disconnect the brokers that were connected for the handlers' publishers.
         """
         try:
-            if self._backlog is not None:
-                await self._backlog.stop()
-                self._backlog = None
+            for watch in (self._backlog, self._unserved):
+                if watch is not None:
+                    await watch.stop()
+            self._backlog = self._unserved = None
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
             if self._foreign_brokers is not None:
@@ -259,7 +311,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
-        """Return whether the database answers, and every loop runs and has claimed lately."""
+        """Return whether the database answers and takes writes, and every loop runs and has claimed lately."""
         try:
             async with asyncio.timeout(timeout or 5.0):
                 return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()

@@ -1,7 +1,8 @@
 """Declares subscribers and publishers, on a broker or a router."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from fast_depends.dependencies import Dependant
 from faststream.middlewares import AckPolicy
@@ -24,16 +25,35 @@ from faststream_outbox.publisher.usecase import (
     OutboxPublisherSpecification,
     OutboxPublisherSpecificationConfig,
 )
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.storage.outcomes import OnDead
-from faststream_outbox.subscriber.factory import create_subscriber
+from faststream_outbox.subscriber.factory import create_subscriber, warn_of_contradictions
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Options of the original package that have another name here.
+_RENAMED: Final = {"terminal_flush_batch_size": "terminal_batch_size", "title_": "title", "description_": "description"}
+
+
+def name_renamed_options(method: Callable[P, R]) -> Callable[P, R]:
+    """Raise `TypeError` for an option by its name in the original package, with its name here."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        for old in _RENAMED.keys() & options:
+            raise TypeError(f"subscriber(…) has no option {old!r}: it is named {_RENAMED[old]!r}.")
+        return method(*args, **options)
+
+    return call
 
 
 class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
     """The decorators that a broker and a router share."""
 
+    @name_renamed_options
     def subscriber(  # type: ignore[override] # FastStream's base takes a finished subscriber
         self,
         queues: str | Sequence[str],
@@ -45,7 +65,7 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         lease_ttl_seconds: float = DEFAULTS.lease_ttl_seconds,
         max_deliveries: int | None = DEFAULTS.max_deliveries,
         on_dead: OnDead = DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = DEFAULTS.retry_strategy,
         ack_policy: AckPolicy = EMPTY,
         terminal_batch_size: int = DEFAULTS.terminal_batch_size,
         terminal_flush_interval_ms: float = DEFAULTS.terminal_flush_interval_ms,
@@ -207,7 +227,16 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
         middlewares: Sequence[BrokerMiddleware[Any]] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Add the subscribers and publishers of a router, with `prefix` before the names of their queues."""
+        """Add the subscribers and publishers of a router.
+
+        Args:
+            router: An `OutboxRouter`.
+            prefix: Put before the names of its queues.
+            dependencies: Dependencies of every handler of the router.
+            middlewares: Middlewares of every handler and publisher of the router.
+            include_in_schema: Whether its queues appear in the AsyncAPI document; by default the router says it.
+
+        """
         if not isinstance(router, OutboxRegistrator):
             raise TypeError(f"An OutboxBroker includes an OutboxRouter, not {type(router).__name__}.")
         super().include_router(
@@ -217,3 +246,5 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             middlewares=middlewares,
             include_in_schema=include_in_schema,
         )
+        for subscriber in cast("list[OutboxSubscriber]", router.subscribers):
+            warn_of_contradictions(subscriber.config)

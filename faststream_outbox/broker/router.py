@@ -21,7 +21,14 @@ from faststream_outbox.message import OutboxDelivery
 
 
 class OutboxPublisher(ArgsContainer):
-    """The arguments of `publisher(…)`, for an `OutboxRoute`."""
+    """The arguments of `publisher(…)`, for an `OutboxRoute`.
+
+    Args:
+        queue: The name of the queue.
+        headers: Headers of every message.
+        options: The other arguments of `publisher(…)`.
+
+    """
 
     def __init__(self, queue: str, *, headers: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(queue, headers=headers, **options)
@@ -29,6 +36,12 @@ class OutboxPublisher(ArgsContainer):
 
 class OutboxRoute(SubscriberRoute):
     """A handler and the arguments of `subscriber(…)`, for `OutboxRouter(handlers=[…])`.
+
+    Args:
+        call: The handler.
+        queues: The name of a queue, or a list of names.
+        publishers: Where the handler's answers go.
+        options: The other arguments of `subscriber(…)`.
 
     Example:
         router = OutboxRouter(handlers=[OutboxRoute(handle, "orders", max_workers=4)])
@@ -73,6 +86,25 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[OutboxDelivery, OutboxBrokerC
         ack_policy: AckPolicy = EMPTY,
         include_in_schema: bool | None = None,
     ) -> None:
+        """Make a router without a broker.
+
+        Args:
+            prefix: Put before the name of every queue.
+            handlers: Handlers with their arguments, in place of decorators.
+            dependencies: Dependencies of every handler.
+            middlewares: Middlewares of every handler and publisher; they run inside those of the broker.
+            routers: Routers to include.
+            parser: A function that makes a message from a row, for all subscribers.
+            decoder: A function that makes a body from a message, for all subscribers.
+            codec: Encodes and decodes bodies, in place of a decoder.
+            ack_policy: What becomes of a message whose handler gave no verdict; by default what the broker says.
+            include_in_schema: Whether the queues appear in the AsyncAPI document; by default each says it itself.
+
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(
+                f"prefix is a text, not {type(prefix).__name__}. Name the handlers: OutboxRouter(handlers=[…])."
+            )
         super().__init__(
             handlers=handlers,
             config=OutboxBrokerConfig(

@@ -72,6 +72,8 @@ class Program:
 
     async def _start(self, stop: asyncio.Event) -> bool:
         """Start the relay, and return False if `stop` was set first: database and broker may take long to answer."""
+        queues = ", ".join(self.settings.routes)
+        LOGGER.info("Starting to relay %s to %s.", queues, self.status.to, extra={"event": "relay_starting"})
         starting, stopping = asyncio.create_task(self._check_and_start()), asyncio.create_task(stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -81,18 +83,10 @@ class Program:
             return False
         await starting
         self.status.phase = "running"
-        queues = ", ".join(self.settings.routes)
-        LOGGER.info("Relaying %s to %s.", queues, self.status.to, extra={"event": "relay_started"})
         return True
 
     async def _check_and_start(self) -> None:
         await check_tables(self.outbox)
-        if self.settings.dlq_table is None:
-            LOGGER.warning(
-                "There is no dead-letter table: a message that the broker refuses is deleted, unless its key is "
-                "parked. Name a table by --dlq-table.",
-                extra={"event": "no_dead_letters"},
-            )
         try:
             await self.relay.start()
         except Exception as error:

@@ -324,7 +324,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: this file is not TOML: {error}.") from error
     # A key may be written as its option is: on-dead.
-    return {key.replace("-", "_"): value for key, value in found.items()}
+    written: dict[str, str] = {}
+    for key in found:
+        if (first := written.setdefault(key.replace("-", "_"), key)) != key:
+            raise UsageError(f"{file}: {first} and {key} are the same setting: write one of them.")
+    return {name: found[key] for name, key in written.items()}
 
 
 def _check_source(build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:

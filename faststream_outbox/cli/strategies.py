@@ -6,10 +6,10 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from faststream_outbox.cli.errors import suggest
-from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategy
+from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategyProto
 from faststream_outbox.storage.ordering.strategies import MOST_SHARDS
 
-_RETRIES: Final[dict[str, type[RetryStrategy]]] = {
+_RETRIES: Final[dict[str, type[RetryStrategyProto]]] = {
     "none": NoRetry,
     "constant": ConstantRetry,
     "linear": LinearRetry,
@@ -19,7 +19,7 @@ _SHARDS: Final = re.compile(r"(?P<first>\d+)(-(?P<last>\d+))?", re.ASCII)
 _NODE: Final = re.compile(r"(?P<node>\d+)/(?P<nodes>\d+)", re.ASCII)
 
 
-def make_retry_strategy(text: str) -> RetryStrategy:
+def make_retry_strategy(text: str) -> RetryStrategyProto:
     """Return the strategy of `name?argument=value&…`; the arguments are those of its class, which checks them."""
     name, _, query = text.partition("?")
     kind = _RETRIES.get(name)

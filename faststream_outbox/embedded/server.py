@@ -42,6 +42,8 @@ _START_TIMEOUT = 60.0
 _READY_POLL = 0.005
 _RETRY_POLL = 0.05
 _STATUS_LINE = 7
+# A standby answers too; its data directory says what it is.
+_ANSWERS = ("ready", "standby")
 # A fast shutdown writes a checkpoint, which a slow disk may delay; the others have nothing to wait for.
 _STOP_STEPS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, None))
 
@@ -270,4 +272,4 @@ def _is_ready(data_dir: Path, pid: int) -> bool:
     except OSError:
         return False
     # A server that crashed leaves its file behind, with its own id in the first line.
-    return len(lines) > _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"
+    return len(lines) > _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE].strip() in _ANSWERS

@@ -30,6 +30,8 @@ class Ledger:
         self.finished = 0
         # Places in running calls that no row can take before the call ends.
         self._empty_places = 0
+        # How many bytes the rows in hand have.
+        self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -64,6 +66,7 @@ class Ledger:
             row.held_until = expires_at
             self._held[row.lease] = row
             self._added.append(row)
+            self.bytes += row.size
 
     def add_runs(self, runs: Iterable[Run], expires_at: float) -> None:
         """Add claimed runs; none is handled before `admit_added`."""
@@ -71,6 +74,7 @@ class Ledger:
             head, *followers = run.rows
             for row in run.rows:
                 row.held_until = expires_at
+                self.bytes += row.size
             head.followers = followers
             self._followers += len(followers)
             self._held[head.lease] = head
@@ -79,7 +83,22 @@ class Ledger:
     def cut_run(self, head: OutboxRow, count: int) -> None:
         """Drop the rows of a run behind the first `count`; the store need not know, because only the head is leased."""
         self._followers -= len(head.followers) - (count - 1)
+        self.bytes -= sum(row.size for row in head.followers[count - 1 :])
         head.followers = head.followers[: count - 1]
+
+    def pass_lease(self, head: OutboxRow, count: int) -> OutboxRow:
+        """Remove the first `count` rows of a run, which are settled; the row behind them now holds the lease."""
+        parts = head.parts
+        settled, next_head = parts[:count], parts[count]
+        del self._held[head.lease]
+        next_head.followers, next_head.held_until = parts[count + 1 :], head.held_until
+        head.followers = parts[1:count]
+        self._held[next_head.lease] = next_head
+        self._followers -= count
+        self.bytes -= sum(row.size for row in settled)
+        self.finished -= count
+        self._changed.set()
+        return next_head
 
     def admit_added(self) -> None:
         """Make the rows that were added available to workers or callers."""
@@ -130,6 +149,7 @@ class Ledger:
         if removed:
             followers = [follower for held in removed for follower in held.followers]
             self._followers -= len(followers)
+            self.bytes -= sum(held.size for held in chain(removed, followers))
             self.finished -= sum(held.ended_at is not None for held in chain(removed, followers))
             self._changed.set()
         return removed

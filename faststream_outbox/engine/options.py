@@ -3,13 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy, check_strategy
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.ordering import HeadLease, Ordering, check_ordering
 from faststream_outbox.storage.outcomes import OnDead
 
 # A longer interval or lease is probably a mistake of units.
 _LONGEST_SECONDS: Final = 7 * 86_400.0
+# Each worker is a task of the process; so many take a second to start, and Python can hardly use more.
+_MOST_WORKERS: Final = 10_000
+# The rows of one statement or one call are in memory together.
+_MOST_ROWS: Final = 100_000
 # Large enough that the cost of a round trip per row is small; small enough to be handled within a lease.
 _ROWS_PER_CLAIM: Final = 250
 # What one statement settles by default; a larger batch saves nothing.
@@ -42,7 +46,7 @@ class SubscriberOptions:
     # A message that failed for good must not stop the messages behind it unless the user has decided so.
     on_dead: OnDead = "skip"
     # None: `retry.DEFAULT_RETRY`.
-    retry_strategy: RetryStrategyProto | RetryDelayProto | None = None
+    retry_strategy: AnyRetryStrategy | None = None
     # Outcomes are written when the settler is free, so the sizes bound a statement, not a wait. Acknowledged rows are
     # written at once because a crash would deliver them again. Failed rows wait for a second or more anyway, so a tenth
     # more is no loss; their batch is smaller, because fewer rows fail than are in hand.
@@ -63,17 +67,20 @@ class SubscriberOptions:
     publish_timeout: float | None = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("max_workers", "terminal_batch_size", "retry_batch_size"):
-            check_count(name, getattr(self, name))
-        for name in ("fetch_batch_size", "max_deliveries", "max_records"):
+        check_count("max_workers", self.max_workers, most=_MOST_WORKERS, instead="start more processes")
+        for name in ("terminal_batch_size", "retry_batch_size"):
+            _check_rows(name, getattr(self, name))
+        for name in ("fetch_batch_size", "max_records"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+                _check_rows(name, getattr(self, name))
+        if self.max_deliveries is not None:
+            check_count("max_deliveries", self.max_deliveries)
         for name in ("min_fetch_interval", "max_fetch_interval", "lease_ttl_seconds"):
             _check_seconds(name, getattr(self, name))
         if self.publish_timeout is not None:
             _check_seconds("publish_timeout", self.publish_timeout)
         _check_on_dead(self.on_dead)
-        _check_strategy(self.retry_strategy)
+        check_strategy(self.retry_strategy)
         check_ordering(self.ordering)
         self._check_waits()
         self._check_batch()
@@ -127,19 +134,13 @@ def _check_on_dead(value: object) -> None:
         )
 
 
+def _check_rows(name: str, value: object) -> None:
+    check_count(name, value, most=_MOST_ROWS, instead="give a smaller number, because more rows at once save nothing")
+
+
 def _check_seconds(name: str, value: object) -> None:
     if not 0 < check_number(name, value) <= _LONGEST_SECONDS:
         raise ValueError(f"{name} is more than 0 seconds, and {_LONGEST_SECONDS:g} (a week) at most, not {value!r}.")
-
-
-def _check_strategy(strategy: object) -> None:
-    if isinstance(strategy, type):
-        raise TypeError(f"retry_strategy is a strategy, not the class of one: {strategy.__name__}(…).")
-    methods = ("get_next_attempt_at", "get_next_attempt_delay")
-    if strategy is not None and not any(callable(getattr(strategy, name, None)) for name in methods):
-        raise TypeError(
-            f"retry_strategy needs a method {' or '.join(methods)}, and {type(strategy).__name__} has neither."
-        )
 
 
 # The public signatures take their defaults from here.

@@ -3,7 +3,7 @@
 Example:
     from faststream_outbox.fastapi import OutboxMessage, OutboxRouter
 
-    router = OutboxRouter(engine, outbox_table=outbox_table)
+    router = OutboxRouter(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 
     @router.subscriber("orders")
     async def handle(order_id: int, message: OutboxMessage) -> None: ...

@@ -37,7 +37,7 @@ class OutboxRouter(OutboxStreamRegistrator):
     that `OutboxBroker` takes means what it means there.
 
     Example:
-        router = OutboxRouter(engine, outbox_table=outbox_table)
+        router = OutboxRouter(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 
         @router.post("/orders")
         async def place(order: Order, session: Annotated[AsyncSession, Depends(get_session)]) -> None:
@@ -105,7 +105,60 @@ class OutboxRouter(OutboxStreamRegistrator):
         include_in_schema: bool = True,
         generate_unique_id_function: Callable[[APIRoute], str] = Default(generate_unique_id),
     ) -> None:
-        pass  # the decorator calls the parent
+        """Make a router with a broker of its own; it starts and stops with the application.
+
+        Args:
+            engine: The engine that subscribers claim through; yours to dispose of. Without it the broker only
+                publishes.
+            outbox_table: The table of messages: `make_outbox_table(metadata)`.
+            dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for
+                good are deleted.
+            shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
+            graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
+            metrics_recorder: A function that is called with each metrics event and its tags.
+            last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
+            source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
+            decoder: A function that makes a body from a message, for all subscribers.
+            parser: A function that makes a message from a row, for all subscribers.
+            codec: Encodes and decodes bodies, in place of a decoder.
+            middlewares: Middlewares of every handler and every publish.
+            routers: Routers to include.
+            ack_policy: What becomes of a message whose handler gave no verdict; by default an error is retried.
+            id_generator: A function that makes the correlation id of a message that is published without one; by
+                default that message uses its row's id.
+            serializer: Converts bodies to types and back: Pydantic's by default, where it is installed.
+            context: FastStream's context, to share with another broker.
+            specification: FastStream's AsyncAPI document, to share with others; by default one is made.
+            specification_url: The address of the database in the AsyncAPI document; by default that of the engine,
+                without user and password.
+            specification_tags: The tags of the broker in that document.
+            protocol: The protocol in that document; "postgresql" by default.
+            protocol_version: The version of that protocol.
+            description: The description of the broker in that document.
+            security: The security scheme in that document.
+            schema_url: The path of the page with that document; None serves none.
+            logger: The logger for the broker's records; None logs nothing. By default one is made.
+            log_level: The level at which FastStream logs each message.
+            setup_state: Whether the router puts its broker into the state of the application.
+            prefix: Put before every path, not before the names of queues.
+            tags: FastAPI's tags of the paths.
+            dependencies: FastAPI's dependencies of every path and every handler.
+            default_response_class: The class of the paths' responses.
+            responses: More responses of the paths, for the OpenAPI document.
+            callbacks: OpenAPI callbacks of the paths.
+            routes: Routes of Starlette; FastAPI advises against them.
+            redirect_slashes: Whether a path with a slash too many or too few is redirected.
+            default: The ASGI application for paths that nothing else matches.
+            dependency_overrides_provider: What overrides dependencies, in tests; FastAPI sets it to the application.
+            route_class: The class of the paths.
+            on_startup: Functions to call when the application starts.
+            on_shutdown: Functions to call when the application stops.
+            lifespan: What runs around the broker: it is entered before the broker starts.
+            deprecated: Whether the paths are marked as deprecated.
+            include_in_schema: Whether the paths appear in the OpenAPI document.
+            generate_unique_id_function: Makes the ids of the paths in that document.
+
+        """  # the decorator calls the parent
 
     def _wrap_lifespan(self, lifespan: Lifespan[Any] | None = None) -> Lifespan[Any]:
         start_and_stop: Callable[[FastAPI], AbstractAsyncContextManager[Any]] = super()._wrap_lifespan(lifespan)

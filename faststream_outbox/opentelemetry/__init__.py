@@ -72,9 +72,18 @@ class OutboxTelemetrySettingsProvider(TelemetrySettingsProvider[_Raw, PublishCom
 class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
     """FastStream's spans and `messaging.…` metrics; the row's headers carry the trace context and its baggage.
 
+    Args:
+        tracer_provider: Makes the spans; by default the global one.
+        meter_provider: Makes the meter of the metrics. Without it and `meter` there are no metrics.
+        meter: The meter, if you have one.
+        include_messages_counters: Whether messages are counted too; only with metrics.
+
     Example:
         broker = OutboxBroker(
-            engine, outbox_table=outbox_table, middlewares=[OutboxTelemetryMiddleware(tracer_provider=tracer_provider)]
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            middlewares=[OutboxTelemetryMiddleware(tracer_provider=tracer_provider)],
         )
 
     """

@@ -46,9 +46,19 @@ class OutboxPrometheusMiddleware(PrometheusMiddleware[_Raw, PublishCommand]):
 
     Give a `PrometheusRecorder` beside it `include_bus_metrics=False`, otherwise both count these.
 
+    Args:
+        registry: Where the metrics are registered.
+        app_name: The label `app_name`; by default FastStream's.
+        metrics_prefix: How the names of the metrics begin.
+        received_messages_size_buckets: The buckets of the histogram of message sizes.
+        custom_labels: More labels, each with a value or a function of the message.
+
     Example:
         broker = OutboxBroker(
-            engine, outbox_table=outbox_table, middlewares=[OutboxPrometheusMiddleware(registry=registry)]
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            middlewares=[OutboxPrometheusMiddleware(registry=registry)],
         )
 
     """

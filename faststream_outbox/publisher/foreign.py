@@ -9,6 +9,7 @@ from faststream.exceptions import SetupError
 from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherUsecase
+from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, inherited_correlation_id, relay_headers, text_headers
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import OutboxRow
@@ -27,6 +28,16 @@ def foreign_publishers(handlers: Iterable[HandlerCallWrapper[..., Any]]) -> Iter
         for each in handler._publishers:  # noqa: SLF001 - as FastStream does
             if isinstance(each, PublisherUsecase) and not isinstance(each, OutboxPublisher):
                 yield each
+
+
+def publishes_to_other_outbox(handlers: Iterable[HandlerCallWrapper[..., Any]], config: OutboxBrokerConfig) -> bool:
+    """Return whether a publisher on some handlers belongs to another outbox than the broker of this configuration."""
+    broker = config.extra_context.get("broker")
+    publishers = (each for handler in handlers for each in handler._publishers)  # noqa: SLF001 - as FastStream does
+    return any(
+        isinstance(each, OutboxPublisher) and each._outer_config.extra_context.get("broker") is not broker  # noqa: SLF001 - ours
+        for each in publishers
+    )
 
 
 def broker_of(publisher: PublisherUsecase) -> Any:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
+from unittest import mock
 
 from faststream.middlewares import AckPolicy
 
@@ -17,7 +18,7 @@ from faststream_outbox.relay.isolation import Isolation
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
-from faststream_outbox.retry import RetryDelayProto, RetryStrategyProto
+from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import OutboxRow, Settlement
@@ -105,7 +106,7 @@ class Relay:
         lease_ttl_seconds: float = RELAY_DEFAULTS.lease_ttl_seconds,
         max_deliveries: int | None = RELAY_DEFAULTS.max_deliveries,
         on_dead: OnDead = RELAY_DEFAULTS.on_dead,
-        retry_strategy: RetryStrategyProto | RetryDelayProto | None = RELAY_DEFAULTS.retry_strategy,
+        retry_strategy: AnyRetryStrategy | None = RELAY_DEFAULTS.retry_strategy,
         terminal_batch_size: int = RELAY_DEFAULTS.terminal_batch_size,
         terminal_flush_interval_ms: float = RELAY_DEFAULTS.terminal_flush_interval_ms,
         retry_batch_size: int = RELAY_DEFAULTS.retry_batch_size,
@@ -118,6 +119,7 @@ class Relay:
             raise TypeError(f"A relay reads from an OutboxBroker, not a {type(broker).__name__}.")
         self._broker = broker
         self._routes = Routes(routes)
+        self._to = to
         self._target = make_target(to)
         for destination in self._routes.fixed:
             self._target.check(destination)
@@ -140,6 +142,7 @@ class Relay:
             max_records=max_records,
             ordering=ordering,
         )
+        broker.config.broker_config.relayed_queues.update(self._routes.queues)
         self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
@@ -160,9 +163,12 @@ class Relay:
                 f"A subscriber of this broker reads queue {shared[0]!r}, and this relay does too: each row would reach "
                 "only one of them. Publish to two queues, one for each."
             )
+        _check_real(self._to)
         self._owns_broker = self._broker._connection is None  # noqa: SLF001 - FastStream has no public name for it
         await self._broker.connect()
+        self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
+        await self._broker._watch_queues()  # noqa: SLF001 - ours
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
@@ -189,6 +195,9 @@ class Relay:
             self._unsubscribe = config.wakeup.subscribe(self._routes.queues, pipeline.wake)
         pipeline.start()
         self._started_at = time.monotonic()
+        kind = type(self._to).__name__
+        queues = ", ".join(map(repr, self._routes.queues))
+        monitor.report("relay_started", f"Relaying the rows of {queues} to a {kind}.", level=logging.INFO, to=kind)
 
     async def _connect_target(self) -> OutageError | None:
         """Connect to the target; return the error if it is down, because a relay starts without its broker."""
@@ -283,3 +292,14 @@ class Relay:
             return False
         just_started = time.monotonic() - self._started_at < _FIRST_CLAIM_SECONDS
         return (self._pipeline.alive or just_started) and self._outage.alive
+
+
+def _check_real(broker: Any) -> None:
+    """Raise `RuntimeError` if FastStream's test broker has replaced the methods of the broker to send to."""
+    if isinstance(getattr(broker, "start", None), mock.Mock):
+        raise RuntimeError(  # noqa: TRY004 - its state is wrong, not its type
+            f"The {type(broker).__name__} of this relay is in a test broker of FastStream, which cannot stand in for "
+            "it: a relay sends through the client itself. Leave the relay stopped in this test and look at the rows "
+            "that it would send, in broker.fake_client.rows of a TestOutboxBroker; or let it send to a real server, "
+            "without the test broker."
+        )

@@ -114,12 +114,13 @@ class Loop(ABC):
 
     async def _recover(self, error: BaseException) -> None:
         self._failures += 1
-        # Of failures in a row the 1st, 2nd, 4th, 8th ... is logged, the first with its traceback: few lines per outage.
+        # Of failures in a row the 1st, 2nd, 4th, 8th ... is logged: few lines per outage. The first has its traceback,
+        # unless advice says what to do: then the cause is known.
         if self._failures & (self._failures - 1) == 0:
-            times = "" if self._failures == 1 else f" {self._failures} times in a row"
-            message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advice(error)}"
-            first = error if self._failures == 1 else None
-            self._monitor.report(self.failure_event, message, level=logging.ERROR, error=first)
+            times, advised = "" if self._failures == 1 else f" {self._failures} times in a row", advice(error)
+            message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advised}"
+            shown = error if self._failures == 1 and not advised else None
+            self._monitor.report(self.failure_event, message, level=logging.ERROR, error=shown)
         await self._backoff.wait()
 
     def _succeed(self) -> None:

@@ -24,12 +24,12 @@ class LoggerLike(Protocol):
         """Write a record."""
 
 
-def describe(error: BaseException | None) -> str:
-    """Return the start of an error's repr; an error whose `__repr__` raises is named by its type."""
+def describe(value: object) -> str:
+    """Return the start of the repr of an error, or of any value; one whose `__repr__` raises is named by its type."""
     try:
-        return repr(error)[:500]
+        return repr(value)[:500]
     except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
-        return f"{type(error).__name__} (its repr fails)"
+        return f"{type(value).__name__} (its repr fails)"
 
 
 class PlainError(Exception):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -12,8 +12,14 @@ from faststream_outbox.storage.schema.tables import MAX_MESSAGE_ID_BYTES, MAX_NA
 # A longer delay is a mistake in the unit. Near the end of Postgres' calendar it would abort the transaction.
 MAX_DELAY: Final = timedelta(days=36_525)
 
+# A message to Postgres has 1 GiB at most, and a driver may send two characters for a byte.
+MAX_PAYLOADS: Final = 500_000_000
+
 # Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
+
+# A whole number of up to about thirty digits is shown as it is.
+_MOST_SHOWN_BITS: Final = 100
 
 
 def check_name(what: str, value: object) -> str:
@@ -59,11 +65,23 @@ def check_message_id(value: object) -> str:
 
 def check_payload(value: object) -> bytes:
     """Return the payload as `bytes`."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+    if not isinstance(value, bytes):
+        if not isinstance(value, bytearray | memoryview):
+            raise TypeError(f"The payload is bytes, not {type(value).__name__}: encode the body first.")
+        value = bytes(value)
+    if len(value) > MAX_PAYLOADS:
+        raise _too_large("The payload has", len(value), "Store it elsewhere, and publish where it is.")
+    return value
+
+
+def check_payloads(payloads: Iterable[bytes]) -> None:
+    """Raise unless these payloads fit into one statement."""
+    if (size := sum(map(len, payloads))) > MAX_PAYLOADS:
+        raise _too_large("The payloads of the batch have", size, "Publish them in several batches.")
+
+
+def _too_large(what: str, size: int, advice: str) -> ValueError:
+    return ValueError(f"{what} {size:,} bytes, and one statement takes {MAX_PAYLOADS:,}. {advice}")
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
@@ -101,33 +119,52 @@ def check_schedule(activate_in: timedelta | None, activate_at: datetime | None) 
             raise ValueError(f"activate_in lies between 0 and {MAX_DELAY.days} days, and {activate_in!r} does not.")
         return activate_in.total_seconds(), None
     if activate_at is not None:
-        if not isinstance(activate_at, datetime):
-            raise TypeError(f"activate_at is a datetime, not {type(activate_at).__name__}.")
-        if activate_at.utcoffset() is None:
-            raise ValueError(f"activate_at has no time zone: {activate_at!r}. Use datetime(…, tzinfo=UTC).")
-        if activate_at.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
-            raise ValueError(f"activate_at is {activate_at!r}, which stands for no instant. Leave it out to send now.")
+        check_time("activate_at", activate_at)
         # A difference of aware datetimes is right even if one of them has no UTC date in the calendar.
         return None, (activate_at - _EPOCH) / timedelta(seconds=1)
     return None, None
 
 
-def check_number(what: str, value: object, *, least: float = 0.0) -> float:
-    """Return a finite number, `least` or more."""
+def check_time(what: str, value: object) -> None:
+    """Raise for a value that is not an instant."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{what} is a datetime, not {type(value).__name__}.")
+    if value.utcoffset() is None:
+        raise ValueError(f"{what} has no time zone: {value!r}. Use datetime(…, tzinfo=UTC).")
+    if value.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - these are what is refused
+        raise ValueError(f"{what} is {value!r}, which stands for no instant. Leave it out to send now.")
+
+
+def check_number(what: str, value: object, *, least: float = 0.0, most: float = math.inf) -> float:
+    """Return a finite number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} is a number, not {type(value).__name__}: {value!r}.")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{what} is a finite number from {least:g} up, not {value!r}.")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number may be larger than any float
+        number = math.inf
+    if not math.isfinite(number) or not least <= number <= most:
+        end = "up" if most == math.inf else f"to {most:g}"
+        raise ValueError(f"{what} is a finite number from {least:g} {end}, not {_shown(value)}.")
+    return number
 
 
-def check_count(what: str, value: object) -> int:
-    """Return a whole number from 1 up."""
+def check_count(what: str, value: object, *, most: int | None = None, instead: str = "") -> int:
+    """Return a whole number from 1 up, to `most` if that is given; `instead` says what to do in place of more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} is a whole number, not {type(value).__name__}: {value!r}.")
     if value < 1:
-        raise ValueError(f"{what} is 1 or more, not {value!r}.")
+        raise ValueError(f"{what} is 1 or more, not {_shown(value)}.")
+    if most is not None and value > most:
+        raise ValueError(f"{what} is {most} at most, not {_shown(value)}: {instead}.")
     return value
+
+
+def _shown(value: float) -> str:
+    """Return a number for an error; of a huge one only its size, because Python refuses to print some of them."""
+    if isinstance(value, int) and value.bit_length() > _MOST_SHOWN_BITS:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    return repr(value)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

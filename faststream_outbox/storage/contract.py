@@ -1,16 +1,16 @@
 """The contract of a store: everything that publishers, subscribers and operators do with rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
-from faststream_outbox.storage.checks import check_count, check_name
+from faststream_outbox.storage.checks import check_count, check_name, check_payloads
 from faststream_outbox.storage.commits import AnySession
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
@@ -25,6 +25,13 @@ _T = TypeVar("_T")
 
 TimerConflict = Literal["ignore", "extend"]
 
+# What one claim brings at most: so many bytes, and one row more; and so many rows of keys.
+MAX_BYTES: Final = 8 * 2**20
+MAX_ROWS: Final = 1_000
+# How many rows of a queue, and of how many queues, `unserved` counts.
+MOST_COUNTED: Final = 1000
+MOST_QUEUES: Final = 100
+
 # What a caller publishes through; the memory store, which has no transactions, takes None too.
 SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[AsyncSession]
 
@@ -33,7 +40,7 @@ SessionOrConnection = AsyncSession | AsyncConnection | async_scoped_session[Asyn
 class Claim:
     """The rows of one claim.
 
-    `expires_at` is on this process's monotonic clock, counted from before the claim was sent: after it another process
+    `expires_at` is on this process's clock of leases, counted from before the claim was sent: after it another process
     may have claimed a row, whatever its clock shows. `more` says that another claim is likely to find rows.
     """
 
@@ -90,8 +97,13 @@ class StoreLane(ABC):
     row_type: type[OutboxRow] = OutboxRow
 
     @abstractmethod
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        """Lease up to `limit` due rows that are free; rows whose lease ran out are left to `claim_suspect`."""
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
+        """Lease up to `limit` due rows that are free; rows whose lease ran out are left to `claim_suspect`.
+
+        No row is added to rows that have `max_bytes` together, so that the claim ends in time, however large rows are.
+        """
 
     @abstractmethod
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
@@ -102,13 +114,26 @@ class StoreLane(ABC):
 
     @abstractmethod
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease up to `keys` keys, each with its first rows as far as they are due; or keys whose lease ran out.
 
         The lease of a key is on its first row and covers the others. If that row was delivered before, it comes alone.
+        `max_rows` and `max_bytes` bound all runs together: keys come while there is room, the oldest head first.
         The claim waits for no lock: a key that another claimer takes at this moment is counted as `lost`.
         """
+
+    @abstractmethod
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key, whatever their state."""
 
     @abstractmethod
     async def share_shards(
@@ -151,8 +176,16 @@ class StoreLane(ABC):
         """Count every queue's rows; reads the whole table."""
 
     @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that are not in `known` and of which no row is leased.
+
+        A leased row says that another process reads its queue. The cost is bounded: it counts the first `MOST_COUNTED`
+        rows of a queue with keys, and as many without, of `MOST_QUEUES` queues.
+        """
+
+    @abstractmethod
     async def ping(self) -> None:
-        """Return if the store answers, raise if it does not."""
+        """Return if the store answers and takes writes, raise if it does not."""
 
 
 class Listening(ABC):
@@ -161,6 +194,10 @@ class Listening(ABC):
     @abstractmethod
     async def notify(self, queues: Iterable[str]) -> None:
         """Notify all listeners, as the store does, but on the listening connection."""
+
+    @abstractmethod
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Do what the method of a lane does, on the listening connection."""
 
     @abstractmethod
     async def wait_lost(self) -> None:
@@ -236,7 +273,7 @@ class Store(ABC):
 
     @abstractmethod
     async def look(self) -> list[tuple[str, Exception]]:
-        """Return the tables that cannot be read, each with the error."""
+        """Return the tables that cannot be read, or whose rows are hidden, each with the error."""
 
     async def cancel_timer(self, session: SessionOrConnection | None, *, queue: str, timer_id: str) -> bool:
         """Delete a timer that is not in flight; False if it is in flight or does not exist."""
@@ -337,12 +374,13 @@ def _check_row(row: object) -> None:
         raise TypeError(f"row is a NewRow(queue, payload, …), not {type(row).__name__}.")
 
 
-def check_batch(rows: Iterable[NewRow]) -> None:
+def check_batch(rows: Sequence[NewRow]) -> None:
     """Raise for a row that cannot be inserted together with others."""
     for row in rows:
         _check_row(row)
         if row.timer_id is not None:  # a batch could not say which timers existed already
             raise ValueError(f"A batch takes no timer_id ({row.timer_id!r}): publish timers one by one.")
+    check_payloads(row.payload for row in rows)
 
 
 def _check_selection(queue: str | None, limit: int) -> None:

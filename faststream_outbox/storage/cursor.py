@@ -69,7 +69,7 @@ class ClaimCursor:
         return {queue: mark for queue, mark in self.marks.items() if queue not in self.paused} or self.marks
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
-        """Return what to ask of each queue; `now` is the monotonic clock."""
+        """Return what to ask of each queue; `now` is the clock of leases."""
         asked = [queue for queue in self._waiting if queue not in self.paused] or self._waiting
         order = sorted(asked, key=self._busy.__contains__)  # stable: the queue that waited longest stays first
         quiet_share = math.ceil(limit / len(order))
@@ -83,11 +83,16 @@ class ClaimCursor:
             sweep=sweep,
         )
 
-    def record(self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float) -> bool:
-        """Record the rows of a claim, in the order of positions; return whether more are likely to be there."""
+    def record(
+        self, plan: ClaimPlan, rows: Sequence[OutboxRow], *, began: float, ended: float, cut: bool = False
+    ) -> bool:
+        """Record the rows of a claim, in the order of positions; return whether more are likely to be there.
+
+        `cut` says that rows were left out because those before them had too many bytes.
+        """
         taken = Counter(row.queue for row in rows)
         self._note_positions(rows)
-        left = plan.limit
+        left = plan.limit if not cut else len(rows)
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             if left <= 0:
                 break  # it was not asked: what is known of it stays
@@ -101,8 +106,10 @@ class ClaimCursor:
         self._swept = plan.sweep
         if plan.sweep:
             self._put_off_sweep(began, ended)
-        return len(rows) >= plan.limit or any(
-            taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True)
+        return (
+            cut
+            or len(rows) >= plan.limit
+            or any(taken[queue] >= quota for queue, quota in zip(plan.queues, plan.quotas, strict=True))
         )
 
     def abandon(self, plan: ClaimPlan, *, began: float, ended: float) -> None:

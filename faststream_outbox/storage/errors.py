@@ -9,6 +9,7 @@ _MIGRATE: Final = (
     "`await broker.validate_schema()` lists what is missing, with the DDL that mends it."
 )
 _CREDENTIALS: Final = "Check the user and the password in the engine's URL."
+_READ_ONLY: Final = "25006"
 _ADVICE: Final = {
     "42P01": _MIGRATE,
     "42703": _MIGRATE,
@@ -16,9 +17,20 @@ _ADVICE: Final = {
     "28P01": _CREDENTIALS,
     "28000": _CREDENTIALS,
     "3D000": "Check the database's name in the engine's URL.",
+    "53100": "The server's disk is full: make room there.",
+    "57P03": "The server is starting, recovering or stopping.",
     "53300": "The server has no connection left: lower pool_size, or raise max_connections.",
-    "25006": "The server, or the role, is read-only: connect to the primary.",
+    _READ_ONLY: "The server, or the role, is read-only: connect to the primary.",
 }
+
+
+class ReadOnlyServerError(Exception):
+    """The server answers and takes no writes: a standby, or a primary that was replaced."""
+
+    sqlstate = _READ_ONLY
+
+    def __init__(self) -> None:
+        super().__init__("the server is read-only")
 
 
 def advice(error: BaseException | None) -> str:
@@ -51,6 +63,11 @@ def sqlstate(error: BaseException) -> str:
     error = _driver_error(error)
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state if isinstance(state, str) else ""
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Return whether the server refused a write because it is read-only."""
+    return _READ_ONLY in {sqlstate(error), "" if error.__cause__ is None else sqlstate(error.__cause__)}
 
 
 def _driver_error(error: BaseException) -> BaseException:

@@ -119,6 +119,7 @@ class Settlement:
 
     The lease of a key covers the rows behind its head: `followers` are those of them that were handled too, in their
     order, each with its row id. A row that is retried or parked ends the list, because it blocks its key.
+    `next_head` is the row behind those, if its handler is running: the lease passes to it, under the same token.
     Acknowledgements with the same `group` are written together, with the outputs of all of them, or not at all.
     `committed` is None while the outcome has to be written. A handler's own transaction sets it: True if it deleted the
     row, False if it found the lease lost.
@@ -129,6 +130,7 @@ class Settlement:
     group: int | None = None
     followers: Sequence[tuple[int, Outcome]] = ()
     committed: bool | None = None
+    next_head: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.outcome, _OUTCOMES):
@@ -140,12 +142,17 @@ class Settlement:
 
     @classmethod
     def of_run(
-        cls, lease: Lease, outcomes: Sequence[tuple[int, Outcome]], *, committed: bool | None = None
+        cls,
+        lease: Lease,
+        outcomes: Sequence[tuple[int, Outcome]],
+        *,
+        committed: bool | None = None,
+        next_head: int | None = None,
     ) -> "Settlement":
         """Return the settlement of the first rows of a key, each given by its id and outcome, the head first."""
         if not outcomes or outcomes[0][0] != lease.row_id:
             raise ValueError(f"The outcomes of a run begin with that of its head, row {lease.row_id}.")
-        return cls(lease, outcomes[0][1], followers=outcomes[1:], committed=committed)
+        return cls(lease, outcomes[0][1], followers=outcomes[1:], committed=committed, next_head=next_head)
 
     @property
     def outcomes(self) -> Sequence[tuple[int, Outcome]]:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.parking import strip_cause
 
 # Parsed headers up to this length are cached, because other rows may have the same.
@@ -115,8 +116,8 @@ class OutboxRow:
     last_attempt_epoch: float | None = None
     # True if the lease of an earlier claim ran out: the row may have killed the process.
     suspect: bool = False
-    # By this process's monotonic clock: when the claim was sent (0 for a row that was only read), until when no other
-    # process can claim the row, and when its handler began and ended.
+    # By the clock of leases: when the claim was sent (0 for a row that was only read), and until when no other process
+    # can claim the row. By the monotonic clock: when its handler began and ended.
     claimed_at: float = field(default=0.0, compare=False)
     held_until: float = field(default=0.0, compare=False, repr=False)
     began_at: float | None = field(default=None, compare=False, repr=False)
@@ -141,6 +142,12 @@ class OutboxRow:
         return lease
 
     @property
+    def size(self) -> int:
+        """How many bytes the payload and the headers have, about."""
+        headers = self.headers_json
+        return len(self.payload) + (0 if headers is None else len(headers))
+
+    @property
     def ordered(self) -> bool:
         """Whether the row has a key, and with it a place in an order."""
         return self.entity_key is not None
@@ -153,7 +160,7 @@ class OutboxRow:
     @property
     def surely_ours(self) -> bool:
         """Whether this process holds the row and no other process can claim it yet."""
-        return time.monotonic() < self.held_until
+        return lease_now() < self.held_until
 
     @property
     def dispatched(self) -> bool:
@@ -174,7 +181,7 @@ class OutboxRow:
         """
         if self.acquired_epoch is None or not self.claimed_at:
             raise ValueError(f"Row {self.id} was not claimed by this process, so the database's time is unknown.")
-        return to_datetime(self.acquired_epoch + time.monotonic() - self.claimed_at)
+        return to_datetime(self.acquired_epoch + lease_now() - self.claimed_at)
 
     @property
     def headers(self) -> dict[str, Any] | None:

@@ -3,8 +3,7 @@
 import logging
 import traceback
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from faststream.exceptions import StopConsume
 from faststream.middlewares import AckPolicy
@@ -12,10 +11,9 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
-from faststream_outbox.retry import DEFAULT_RETRY
+from faststream_outbox.retry import DEFAULT_RETRY, UnusableAnswerError, next_delay
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
-from faststream_outbox.storage.checks import check_number
 from faststream_outbox.storage.outcomes import give_up
 
 # How much of an exception's own text is kept; the whole text is cut to 8 KiB when it is stored.
@@ -105,12 +103,16 @@ class Judge:
             "exception": error,
         }
         try:
-            return _delay(self._strategy, now, attempt)
+            return next_delay(self._strategy, **attempt)
         except Exception as failure:  # noqa: BLE001 - the row must be settled whatever the user's strategy does
-            raised = f"{type(self._strategy).__name__} raised {type(failure).__name__}"
-            message = f"{raised} for row {delivery.id} (queue {delivery.queue}); the default strategy decided instead."
+            row, name = f"row {delivery.id} (queue {delivery.queue})", type(self._strategy).__name__
+            if isinstance(failure, UnusableAnswerError):
+                what = f"{name} returned {describe(failure.answer)} for {row}, and {failure.expected}"
+            else:
+                what = f"{name} raised {type(failure).__name__} for {row}"
+            message = f"{what}; the default strategy decided instead."
             self._report("retry_strategy_failed", message, delivery, failure)
-            return _delay(DEFAULT_RETRY, now, attempt)
+            return next_delay(DEFAULT_RETRY, **attempt)
 
     def _dead(self, reason: FailureReason, delivery: OutboxDelivery, error: BaseException | None) -> Dead | Park:
         now = delivery.database_now()
@@ -141,12 +143,3 @@ def render_traceback(error: BaseException) -> str:
     if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
         return what  # it was never raised, so it has no traceback
     return f"{what}\n{''.join(traceback.format_exception(error))}"
-
-
-def _delay(strategy: Any, now: datetime, attempt: dict[str, Any]) -> float | None:
-    ask = getattr(strategy, "get_next_attempt_at", None)
-    if ask is None:
-        seconds = strategy.get_next_attempt_delay(**attempt)
-        return None if seconds is None else check_number("A delay", seconds)
-    at = ask(**attempt)
-    return None if at is None else max(0.0, (at - now).total_seconds())

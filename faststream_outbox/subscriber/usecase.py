@@ -1,6 +1,7 @@
 """A subscriber as FastStream knows it: connects registration, start, stop and processing to a pipeline."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context, ContextVar
 from functools import partial
@@ -28,7 +29,7 @@ from faststream_outbox.engine.pull import Puller
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
-from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
+from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers, publishes_to_other_outbox
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Retry, Settlement
 from faststream_outbox.storage.checks import check_name
@@ -78,6 +79,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         self._unsubscribe: Callable[[], None] = lambda: None
         self._running_calls: set[object] = set()
         self._stopping: asyncio.Task[None] | None = None
+        self._exited = False
 
     @property
     def queues(self) -> list[str]:
@@ -86,8 +88,11 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
     @property
     def alive(self) -> bool:
-        """Whether every loop is running and has claimed lately; a subscriber that was stopped counts as alive."""
-        return not self.running or self._pipeline is None or self._pipeline.alive
+        """Whether every loop is running and has claimed lately; a subscriber that was stopped counts as alive.
+
+        Not one that a handler stopped by `SystemExit` where there is no application to end.
+        """
+        return not self._exited and (not self.running or self._pipeline is None or self._pipeline.alive)
 
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
@@ -142,10 +147,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         # Only subscribers that publish to other brokers pay for this middleware.
         publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
         middleware = partial(PublishToForeignBroker, config=self._outer_config, publishing=publishing)
-        self._last_middlewares = [middleware] if publishing.is_needed else []
+        needed = publishing.is_needed or publishes_to_other_outbox(self.handlers, self._outer_config)
+        self._last_middlewares = [middleware] if needed else []
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler."""
+        self._exited = False
         for queue in self.queues:
             check_name("queue", queue)  # checked before, but without prefixes
         await super().start()
@@ -254,8 +261,18 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
         async def stop() -> None:
             await self.stop()
-            if exit_app and (app := self._outer_config.context.get("app")):
+            if not exit_app:
+                return
+            if app := self._outer_config.context.get("app"):
                 app.exit()
+                return
+            self._exited = True
+            message = (
+                "A handler raised SystemExit, and there is no FastStream application to end: only its subscriber is"
+            )
+            self.monitor.report(
+                "subscriber_exited", f"{message} stopped, and ping() answers False.", level=logging.ERROR
+            )
 
         if self._stopping is None or self._stopping.done():
             # In an empty context: in the handler's, `stop` would start another task and return.

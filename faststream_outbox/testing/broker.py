@@ -1,9 +1,9 @@
 """`TestOutboxBroker`: runs brokers in tests, in memory or on a real database."""
 
-from collections.abc import AsyncGenerator, Collection, Generator
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Literal, cast, overload
 from unittest import mock
 
 from sqlalchemy import Connection
@@ -15,6 +15,7 @@ from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import NewRow
+from faststream_outbox.storage.checks import check_time
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.testing.producer import CommittingProducer, DeliveringProducer, Takers
 from faststream_outbox.wakeup.wakeup import Wakeup
@@ -78,7 +79,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         engine: AsyncEngine | None = None,
         connect_only: bool | None = None,
     ) -> None:
-        _check_brokers(brokers)
+        _check_brokers(brokers, in_memory=not with_real)
         if engine is not None and not with_real:
             raise ValueError("engine= is for with_real=True; a test in memory uses no engine: leave it out.")
         if run_loops and with_real:
@@ -91,7 +92,9 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         # FastStream starts and stops a broker with `with_real`, as one whose loops run needs; it fakes all others.
         super().__init__(*brokers, with_real=with_real or run_loops, connect_only=connect_only)
         self._engine = engine
-        self._captured = {capture} if isinstance(capture, str) else capture or ()
+        self._captured: Literal[True] | frozenset[str] = (
+            True if capture is True else frozenset({capture} if isinstance(capture, str) else capture or ())
+        )
         self._clients = {} if with_real else _clients(brokers, handler_session)
 
     @property
@@ -112,16 +115,20 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         headers: dict[str, Any] | None = None,
         next_attempt_at: datetime | None = None,
         timer_id: str | None = None,
+        key: str | None = None,
     ) -> int | None:
         """Insert a row as another program would; return its id, or None if its timer waits already.
 
-        With `run_loops` it is delivered: at once, or when it is due. Otherwise it stays.
+        With `run_loops` it is delivered: at once, or at `next_attempt_at`. Otherwise it stays.
         """
-        row = NewRow(queue, payload, headers, timer_id=timer_id, activate_at=next_attempt_at)
+        if next_attempt_at is not None:
+            check_time("next_attempt_at", next_attempt_at)
+        row = NewRow(queue, payload, headers, key=key, timer_id=timer_id, activate_at=next_attempt_at)
         return self.fake_client.feed(row)
 
     @asynccontextmanager
     async def _create_ctx(self) -> AsyncGenerator[list[OutboxBroker], None]:
+        _check_captured(self._captured, self.brokers)
         with ExitStack() as stack:
             for broker in self.brokers:
                 config = broker.config.broker_config
@@ -158,7 +165,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         return broker.client
 
 
-def _check_brokers(brokers: tuple[Any, ...]) -> None:
+def _check_brokers(brokers: tuple[Any, ...], *, in_memory: bool) -> None:
     if not brokers:
         raise TypeError("TestOutboxBroker(broker) needs a broker, or several.")
     for broker in brokers:
@@ -167,6 +174,34 @@ def _check_brokers(brokers: tuple[Any, ...]) -> None:
             raise TypeError(f"TestOutboxBroker takes an OutboxBroker, not {kind}: give the broker it belongs to.")
         if isinstance(broker.client, FakeOutboxClient):
             raise RuntimeError("This broker is in a TestOutboxBroker already: leave that one first.")  # noqa: TRY004 - its state is wrong, not its type
+        if in_memory and broker.running:
+            # FastStream's page to try out messages wants such a test, in the running application.
+            raise RuntimeError(
+                "This broker is running: what the application publishes during a test in memory would be lost. Stop it "
+                "first. For this reason the page of the AsyncAPI document cannot try out an outbox: publish in a "
+                "transaction of yours."
+            )
+
+
+def _check_captured(captured: Literal[True] | frozenset[str], brokers: Sequence[OutboxBroker]) -> None:
+    """Raise `ValueError` for a queue that no broker has: its name is misspelled, and another one would be handled."""
+    if captured is True:
+        return
+    known = set[str]().union(*(_queues(broker) for broker in brokers))
+    if unknown := sorted(captured - known):
+        names = ", ".join(map(repr, sorted(known))) or "no queue at all"
+        raise ValueError(
+            f"capture= names {unknown[0]!r}, a queue that no subscriber, publisher or relay of this broker has. It has "
+            f"{names}. Rows of a queue without a subscriber stay without being captured."
+        )
+
+
+def _queues(broker: OutboxBroker) -> set[str]:
+    """Return the queues of a broker's subscribers, publishers and relays."""
+    subscribers = cast("list[OutboxSubscriber]", broker.subscribers)
+    publishers = cast("list[OutboxPublisher]", broker.publishers)
+    handled = {queue for each in subscribers for queue in each.queues}
+    return handled | {each.queue for each in publishers} | broker.config.broker_config.relayed_queues
 
 
 def _with_client(broker: OutboxBroker, client: AbstractOutboxClient) -> AbstractContextManager[Any]:

@@ -19,6 +19,7 @@ from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.subscriber.call import Call
@@ -89,7 +90,7 @@ class DeliveringProducer(OutboxProducer):
     async def _show(self, rows: Sequence[OutboxRow], fake: OutboxSubscriber) -> None:
         """Give rows to the mock of a publisher, and leave them as they are: no handler has taken them."""
         now, token = self._store.clock(), uuid4()
-        leased = [replace(row, acquired_token=token, acquired_epoch=now, claimed_at=time.monotonic()) for row in rows]
+        leased = [replace(row, acquired_token=token, acquired_epoch=now, claimed_at=lease_now()) for row in rows]
         call = Call(self._store, leased, shares_transaction=False)
         for delivery in call.deliveries:
             delivery.open_session = lambda: self._session
@@ -110,7 +111,7 @@ class Delivery:
         lane = MemoryLane(store)
         self._rows = [OutboxDelivery.of(lane.lease(row, options.lease_ttl_seconds)) for row in rows]
         self._call = Call(store, self._rows, shares_transaction=subscriber.shares_transactions)
-        self._context.ledger.add(self._rows, time.monotonic() + options.lease_ttl_seconds)
+        self._context.ledger.add(self._rows, lease_now() + options.lease_ttl_seconds)
         self._context.row_events.claimed(self._context.queues, self._rows)
 
     async def run(self) -> list[int]:

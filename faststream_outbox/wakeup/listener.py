@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -17,8 +17,9 @@ _TEST_EVERY: Final = 2.0
 _TEST_LIMIT: Final = 2.0
 # To connect and to LISTEN: long enough for a slow handshake, short enough to retry after a lost one.
 _OPEN_LIMIT: Final = 10.0
-# Behind a pooler LISTEN may never work, so it is retried rarely; polling goes on meanwhile.
-_LONGEST_WAIT: Final = 5.0
+# Behind a pooler LISTEN may never work, so it is retried rarely; polling goes on meanwhile. A server that cannot be
+# reached is tried as often as by every loop: one that replaces it should be found soon.
+_LONGEST_WAIT_POOLED: Final = 5.0
 
 
 class Listener(Loop):
@@ -32,7 +33,7 @@ class Listener(Loop):
 
     def __init__(self, store: Store, on_queue: Callable[[str], None], monitor: Monitor) -> None:
         super().__init__(monitor)
-        self._backoff = Backoff(longest=_LONGEST_WAIT)
+        self._pooled_backoff = Backoff(longest=_LONGEST_WAIT_POOLED)
         self._store = store
         self._on_queue = on_queue
         self._stack = AsyncExitStack()
@@ -59,6 +60,10 @@ class Listener(Loop):
             return False
         return True
 
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads; none while the connection is lost."""
+        return {} if self._listening is None else await self._listening.unserved(known)
+
     async def step(self) -> None:
         """Open the connection if need be, test it with a notification to ourselves, and wait until the next test."""
         if self._listening is None:
@@ -72,6 +77,8 @@ class Listener(Loop):
         if not self._receives:
             self._receives = True
             self._tested.set()
+            self._backoff.reset()
+            self._pooled_backoff.reset()
             self._on_queue("")
         if self._reported:
             self._reported = False
@@ -80,13 +87,15 @@ class Listener(Loop):
     async def _recover(self, error: BaseException) -> None:
         self._receives = False
         self._tested.set()
+        # The connection works, and what was sent on it did not arrive.
+        pooled = isinstance(error, TimeoutError) and self._listening is not None
         if not self._reported:
             self._reported = True
-            hint = _POOLED if isinstance(error, TimeoutError) else advice(error)
+            hint = _POOLED if pooled else advice(error)
             message = _LOST.format(error=describe(error)) + hint
             self._monitor.report(self.failure_event, message, level=logging.WARNING, error=error)
         await self._close()
-        await self._backoff.wait()
+        await (self._pooled_backoff if pooled else self._backoff).wait()
 
     async def _close(self) -> None:
         stack, self._stack, self._listening = self._stack, AsyncExitStack(), None

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -40,6 +40,8 @@ class Wakeup:
         self._store = store
         self._monitor = monitor or Monitor()
         self._subscribers: defaultdict[str, list[Wake]] = defaultdict(list)
+        # Called for queues that nobody has subscribed to.
+        self._others: list[Wake] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         # When other processes were last notified, or a transaction was asked to notify them.
         self._notified_at = -math.inf
@@ -75,16 +77,11 @@ class Wakeup:
 
     def subscribe(self, queues: Iterable[str], wake: Wake) -> Callable[[], None]:
         """Call `wake` whenever one of the queues may have new rows; return a function that ends it."""
-        names = tuple(dict.fromkeys(queues))
-        for queue in names:
-            self._subscribers[queue].append(wake)
+        return _add(wake, [self._subscribers[queue] for queue in dict.fromkeys(queues)])
 
-        def unsubscribe() -> None:
-            for queue in names:
-                with suppress(ValueError):
-                    self._subscribers[queue].remove(wake)
-
-        return unsubscribe
+    def subscribe_to_others(self, wake: Wake) -> Callable[[], None]:
+        """Call `wake` whenever a queue to which nobody has subscribed may have new rows; return what ends it."""
+        return _add(wake, [self._others])
 
     def defer(self, session: AnySession, queue: str) -> bool:
         """Announce a queue after the session's commit; return False if the INSERT must carry the notification itself.
@@ -134,12 +131,16 @@ class Wakeup:
         if self._listener is None or not await self._listener.notify(queues):
             await self._store.notify(queues)
 
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads, on the listening connection; none without it."""
+        return {} if self._listener is None else await self._listener.unserved(known)
+
     def _receive(self, queue: str) -> None:
         """Wake the subscribers of a queue; an empty name stands for all queues."""
         self._wake([queue] if queue else tuple(self._subscribers))
 
     def _wake(self, queues: Iterable[str]) -> None:
-        for wake in dict.fromkeys(wake for queue in queues for wake in self._subscribers.get(queue, ())):
+        for wake in dict.fromkeys(wake for queue in queues for wake in self._subscribers.get(queue) or self._others):
             try:
                 wake()
             except Exception as error:  # noqa: BLE001 - the rows are committed, and polling finds them
@@ -158,6 +159,18 @@ class _Commit:
 
     def __call__(self) -> None:
         self.after(self)
+
+
+def _add(wake: Wake, lists: Sequence[list[Wake]]) -> Callable[[], None]:
+    for each in lists:
+        each.append(wake)
+
+    def remove() -> None:
+        for each in lists:
+            with suppress(ValueError):
+                each.remove(wake)
+
+    return remove
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

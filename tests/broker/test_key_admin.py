@@ -75,7 +75,7 @@ async def test_release_gives_one_more_attempt(postgres: PostgresBackend) -> None
 
 
 async def test_what_was_delivered_too_often_is_delivered_after_a_release(postgres: PostgresBackend) -> None:
-    bank = Bank(postgres, retry_strategy=ConstantRetry(delay_seconds=0), max_deliveries=2)
+    bank = Bank(postgres, retry_strategy=ConstantRetry(delay_seconds=0, max_attempts=9), max_deliveries=2)
     await bank.publish(2)
     async with started(bank.broker):
         await until_parked(postgres)

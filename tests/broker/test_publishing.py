@@ -283,6 +283,7 @@ async def test_a_response_with_a_session_is_part_of_its_transaction(postgres: Po
         return OutboxResponse("in the session", queue="next", session=session)
 
     async with postgres.sessions() as session, started(broker):
+        await session.begin()
         await publish(broker, postgres, 1)
         await until_empty(postgres)  # settled, and the answer is still the session's
         await session.commit()
@@ -316,3 +317,16 @@ async def test_a_pool_that_is_too_small_is_refused(outbox_postgres: Database, dr
         await broker.start()
     await broker.stop()
     await engine.dispose()
+
+
+async def test_what_no_statement_takes_is_refused_before_it_is_sent(postgres: PostgresBackend) -> None:
+    """An error of the database would abort the caller's transaction."""
+    broker = broker_on(postgres)
+    half = bytes(300_000_000)
+    async with postgres.transaction() as session:
+        with pytest.raises(ValueError, match=r"500,000,001 bytes.* publish where it is"):
+            await broker.publish(bytes(500_000_001), "q", session=session)
+        with pytest.raises(ValueError, match=r"600,000,000 bytes.* several batches"):
+            await broker.publish_batch(half, half, queue="q", session=session)
+        await broker.publish(b"small", "q", session=session)
+    assert [row.payload for row in await postgres.rows()] == [b"small"]

@@ -1,15 +1,16 @@
 """What a handler may raise to stop more than itself, and what FastStream's verdicts are under MANUAL."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from faststream import AckPolicy, FastStream
-from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage, StopApplication
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage, StopApplication, StopConsume
 
-from faststream_outbox import ConstantRetry, NoRetry
+from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on, publish, started
-from tests.waiting import until_empty
+from tests.broker.brokers import Records, broker_on, publish, started
+from tests.waiting import until, until_empty
 
 
 @pytest.mark.parametrize("leave", [StopApplication, SystemExit])
@@ -27,6 +28,32 @@ async def test_a_handler_stops_the_application_and_its_message_is_tried_again(
     await asyncio.wait_for(app.run(), 30)
     [row] = await postgres.rows()
     assert (row.attempts_count, row.acquired_token) == (1, None)
+
+
+async def test_without_an_application_ping_tells_that_a_handler_exited(postgres: PostgresBackend) -> None:
+    records = Records()
+    broker = broker_on(postgres, records)
+
+    @broker.subscriber("q")
+    async def handle(_body: int) -> None:
+        raise SystemExit
+
+    @broker.subscriber("other")
+    async def stop(_body: int) -> None:
+        raise StopConsume
+
+    async with started(broker):
+        async with postgres.transaction() as session:
+            await broker.publish(1, "other", session=session)
+        await until(lambda: not stop_subscriber(broker).running)
+        assert await broker.ping(), "a handler may stop its own subscriber"
+        await publish(broker, postgres, 1)
+        await until(lambda: records.named("subscriber_exited"))
+        assert not await broker.ping()
+
+
+def stop_subscriber(broker: OutboxBroker) -> Any:
+    return next(each for each in broker.subscribers if "other" in each.queues)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("raised", [AckMessage(), NackMessage(delay=0.01), RejectMessage(), SkipMessage()])

@@ -62,3 +62,21 @@ async def test_a_name_is_taken_until_its_message_is_settled(postgres: PostgresBa
         assert await publish(fails=False) is not None
         await until_empty(postgres)
         assert await publish(fails=False) is not None
+
+
+async def test_a_timer_is_replaced_in_one_transaction(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+    timer: dict[str, Any] = {"queue": "q", "timer_id": "t"}
+
+    async def publish(body: str, *, replaces: bool) -> int | None:
+        async with postgres.transaction() as session:
+            if replaces:
+                assert await broker.cancel_timer(**timer, session=session)
+            delay = timedelta(hours=1)
+            return await broker.publish(body, **timer, session=session, activate_in=delay, timer_conflict="extend")
+
+    assert await publish("first", replaces=False) is not None
+    assert await publish("second", replaces=False) is None
+    assert [row.payload for row in await postgres.rows()] == [b"first"]
+    assert await publish("third", replaces=True) is not None
+    assert [row.payload for row in await postgres.rows()] == [b"third"]

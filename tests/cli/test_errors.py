@@ -159,6 +159,7 @@ def test_a_wrong_option(arguments: tuple[str, ...], sentence: str, refused_here:
         ("OUTBOX_DSN", "mysql://a:top-secret@h", "OUTBOX_DSN: mysql:// is not Postgres; write "),
         ("OUTBOX_LEASE_TTL_SECONDS", "soon", "OUTBOX_LEASE_TTL_SECONDS: this must be a valid number, not 'soon'."),
         ("OUTBOX_MAX_WORKERS", "0", "OUTBOX_MAX_WORKERS: max_workers is 1 or more, not 0."),
+        ("OUTBOX_MAX_WORKERS", "9" * 30, "OUTBOX_MAX_WORKERS: max_workers is 10000 at most, not 999"),
         (
             "OUTBOX_OWN_SHARDS",
             "$(POD_INDEX)/3",
@@ -212,6 +213,14 @@ def test_no_database() -> None:
         ("own_shards = [0, 'one']", ": own_shards: '0,one' names no shards; write 0,1,8-11, or 2/5"),
         ("max_workers = 0", ": max_workers: max_workers is 1 or more, not 0."),
         ("[routes]\norders = 1", ": routes.orders: this must be a valid string, not 1."),
+        ("max_workers = 100000", ": max_workers: max_workers is 10000 at most, not 100000: start more processes."),
+        ("max_workers = 3\nmax-workers = 4", ": max_workers and max-workers are the same setting: write one of them."),
+        ("on-dead = 'skip'\non_dead = 'skip'", ": on-dead and on_dead are the same setting: write one of them."),
+        (f"graceful_timeout = {'9' * 400}", ": graceful_timeout: "),
+        (
+            f"retry-strategy = 'constant?delay_seconds={'9' * 400}'",
+            ": retry_strategy: delay_seconds is a finite number",
+        ),
         ("dsn = ", ": this file is not TOML:"),
     ],
 )

@@ -22,6 +22,7 @@ async def test_rows_arrive_in_the_order_of_their_keys(setup: RelaySetup) -> None
         await until_empty(setup.outbox)
         assert await program.stop() == 0, program.output
         assert [line["relayed"] for line in program.lines("relay_stopped")] == [320]
+        assert [len(program.lines(event)) for event in ("relay_starting", "relay_started")] == [1, 1]
         assert password_of(setup.database) not in program.output
         assert "no_dead_letters" not in program.output
     assert sorted(numbers) == list(range(320))
@@ -34,6 +35,7 @@ async def test_a_signal_drains(setup: RelaySetup) -> None:
     with setup.relaying() as program:
         await setup.stream.numbers(1)
         assert await program.stop(signal.SIGINT) == 0, program.output
+        assert len(program.lines("no_dead_letters")) == 1
     left = await setup.outbox.run("SELECT convert_from(payload, 'UTF8')::int, acquired_token FROM outbox")
     sent = [int(body) for body, _ in await setup.stream.messages()]
     # Sent rows are deleted and other rows are released; nothing is lost, and nothing is sent twice.

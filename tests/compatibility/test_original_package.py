@@ -26,7 +26,6 @@ from faststream_outbox import (
     OutboxPublisher,
     OutboxResponse,
     OutboxRouter,
-    RetryStrategyProto,
     TestOutboxBroker,
     TimerConflict,
     make_dlq_table,
@@ -245,6 +244,7 @@ async def test_a_follow_on_row_in_a_session_of_the_handlers(engine: AsyncEngine)
         return OutboxResponse(body + 1, queue="orders", session=session, headers={"h": "1"})
 
     async with broker, sessions() as session:
+        await session.begin()
         await broker.start()
         async with sessions() as publishing, publishing.begin():
             await broker.publish(1, queue="first", session=publishing)
@@ -269,7 +269,7 @@ async def test_a_strategy_of_the_users_own_decides_when_and_how_often() -> None:
             asked.append((attempts_count, str(exception)))
             return None if attempts_count == 3 else last_attempt_at + dt.timedelta(seconds=0.01)
 
-    strategy: RetryStrategyProto = Mine()
+    strategy = Mine()
     program = Program(None)
 
     @program.broker.subscriber("mine", retry_strategy=strategy)

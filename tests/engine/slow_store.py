@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
+from faststream_outbox.storage import Claim, StoreLane
 from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.store import MemoryStore
 from tests.backends import MemoryBackend
@@ -26,8 +27,8 @@ class SlowStore(MemoryStore):
 class SlowConnection(MemoryLane):
     _store: SlowStore
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
+    async def claim(self, *args: Any, **options: Any) -> Claim:
+        claim = await super().claim(*args, **options)
         self._store.claiming.set()
         await self._store.let.wait()
         if self._store.fails:

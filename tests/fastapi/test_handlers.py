@@ -1,6 +1,6 @@
 """Handlers under FastAPI: what is injected, what is refused, what is published."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, cast
 
 import pytest
@@ -11,9 +11,12 @@ from faststream import Depends as FastStreamDepends
 from faststream import Response
 from faststream.exceptions import SetupError
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from faststream_outbox import OutboxResponse, TestOutboxBroker
+from faststream_outbox import OutboxMessage as RootMessage
+from faststream_outbox import OutboxResponse, TestOutboxBroker, annotations
 from faststream_outbox import OutboxRouter as BrokerRouter
+from faststream_outbox import OutboxSession as RootSession
 from faststream_outbox.fastapi import (
     Context,
     ContextRepo,
@@ -249,3 +252,56 @@ async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryEnvironme
     with pytest.raises(SetupError, match="FastAPI"):
         async with TestOutboxBroker(router.broker):
             pass
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (annotations.OutboxSession, "OutboxSession"),
+        (RootSession, "OutboxSession"),
+        (AsyncSession, "OutboxSession"),
+        (annotations.OutboxMessage, "OutboxMessage"),
+        (RootMessage, "OutboxMessage"),
+        (annotations.Logger, "Logger"),
+    ],
+    ids=["session", "session of the root", "plain session", "message", "plain message", "logger"],
+)
+@pytest.mark.parametrize("of", ["the handler", "a dependency", "the router", "the subscriber", "the inclusion"])
+async def test_an_annotation_for_faststream_names_the_one_for_fastapi(
+    memory: MemoryEnvironment, annotation: Any, name: str, of: str
+) -> None:
+    async def asks(asked: Any) -> None: ...
+
+    asks.__annotations__["asked"] = annotation
+    router = router_in(memory, dependencies=[Depends(asks)] if of == "the router" else [])
+
+    async def handle(_body: int) -> None: ...
+
+    async def depends(_body: int, _asked: Annotated[None, Depends(asks)]) -> None: ...
+
+    if of == "the inclusion":
+        plain = BrokerRouter()
+        plain.subscriber("orders")(handle)
+        router.include_router(plain, dependencies=[Depends(asks)])
+    else:
+        handlers: dict[str, Callable[..., Any]] = {"the handler": asks, "a dependency": depends}
+        given = [Depends(asks)] if of == "the subscriber" else []
+        router.subscriber("orders", dependencies=given)(handlers.get(of, handle))
+    with pytest.raises(SetupError, match=rf"'asked' of asks\(\).*from faststream_outbox\.fastapi import {name}$"):
+        async with TestOutboxBroker(router.broker):
+            pass
+
+
+async def test_a_session_of_the_applications_own_is_not_refused(memory: MemoryEnvironment, received: Received) -> None:
+    router = router_in(memory)
+
+    async def get_session() -> str:
+        return "mine"
+
+    @router.subscriber("orders")
+    async def handle(body: int, session: AsyncSession = Depends(get_session)) -> None:
+        received.put((body, session))
+
+    async with TestOutboxBroker(router.broker) as broker:
+        await broker.publish(1, queue="orders")
+    assert await received.next() == (1, "mine")

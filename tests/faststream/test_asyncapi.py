@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from faststream.asgi import AsgiFastStream, AsyncAPIRoute
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel
 from sqlalchemy import MetaData
@@ -18,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import OutboxBroker, OutboxRouter, make_outbox_table
 from faststream_outbox.embedded import Database
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
-from tests.faststream.environments import MemoryEnvironment
+from tests.faststream.environments import MemoryEnvironment, PostgresEnvironment, Received
 from tests.faststream.programs import copy_example_app, faststream, program_environment
 from tests.waiting import until
 
@@ -164,3 +165,40 @@ async def test_an_asgi_application_has_health_and_document(tmp_path: Path, outbo
     assert page.status_code == 200
     assert "shop.slow" in page.text
     await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("is_real", "reason"),
+    [(True, "a transaction of the application"), (False, "would be lost")],
+    ids=["to the database", "as a dry run"],
+)
+async def test_trying_out_from_the_page_is_refused_with_the_reason_and_harms_nothing(
+    real: PostgresEnvironment, received: Received, *, is_real: bool, reason: str
+) -> None:
+    broker = real.broker()
+
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None:
+        received.put(body)
+
+    app = AsgiFastStream(broker, asyncapi_path="/docs")
+    form = {"channelName": "orders:Handle", "message": {"message": "tried"}, "options": {"sendToRealBroker": is_real}}
+    async with (
+        real.running(broker),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as page,
+    ):
+        answer = await page.post("/docs/try", json=form)
+        assert answer.status_code == 500
+        assert reason in answer.json()["details"]
+        assert "session=" not in answer.json()["details"]  # nobody can give one in the page
+        assert all(each.running for each in broker.subscribers)
+        await real.publish(broker.publish, "a", queue="orders")
+        assert await received.next() == "a"
+        await real.drained()
+
+
+async def test_the_page_can_be_served_without_trying_out(memory: MemoryEnvironment) -> None:
+    app = AsgiFastStream(memory.broker(), asyncapi_path=AsyncAPIRoute("/docs", try_it_out_path=None))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as page:
+        assert (await page.get("/docs")).status_code == 200
+        assert (await page.post("/docs/try", json={})).status_code == 404

@@ -4,9 +4,12 @@ import dataclasses
 from typing import Any
 
 import pydantic
+import pytest
 from faststream import Context, Depends, FastStream
 from faststream.exceptions import StopConsume
 
+from faststream_outbox import RetryStrategyProto
+from faststream_outbox.annotations import OutboxMessage
 from tests.faststream.environments import Environment, Received
 from tests.waiting import until
 
@@ -236,3 +239,36 @@ async def test_stop_consume_ends_the_subscriber_and_loses_nothing(looping: Envir
         assert await received.next() == "c"
         assert received.empty
         assert [row.payload for row in await looping.rows() if row.queue == "orders"] == [b"a", b"b"]
+
+
+class DelayByShape:
+    def get_next_attempt_delay(self, **_attempt: Any) -> float | None:
+        return 0.01
+
+
+class DelayBySubclass(RetryStrategyProto):
+    def get_next_attempt_delay(self, **_attempt: Any) -> float | None:
+        return 0.01
+
+
+class NoDelay(RetryStrategyProto):
+    def get_next_attempt_delay(self, **_attempt: Any) -> float | None:
+        return float("nan")
+
+
+@pytest.mark.parametrize("strategy", [DelayByShape(), DelayBySubclass(), NoDelay()], ids=lambda s: type(s).__name__)
+async def test_a_strategy_with_a_delay_alone_loses_nothing(
+    looping: Environment, received: Received, strategy: Any
+) -> None:
+    broker = looping.broker()
+
+    @broker.subscriber("q", retry_strategy=strategy)
+    async def handle(message: OutboxMessage) -> None:
+        received.put(message.raw_message.attempts_count)
+        if message.raw_message.attempts_count == 0:
+            raise ValueError
+
+    async with looping.running(broker):
+        await looping.publish(broker.publish, 1, queue="q")
+        assert await received.take(2) == [0, 1]
+        await looping.drained()

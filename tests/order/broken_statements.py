@@ -8,10 +8,13 @@ from faststream_outbox.storage.postgres.statements.statement import LEASES, Stat
 
 def _spoil(statements: object, spoil: Callable[[str], str], *names: str) -> None:
     for name in names:
-        text = getattr(statements, name).sql
-        spoiled = spoil(text)
-        assert spoiled != text, f"the statement {name!r} has changed: this variant breaks nothing any more"
-        setattr(statements, name, Statement(spoiled))
+        setattr(statements, name, _spoiled(getattr(statements, name), spoil))
+
+
+def _spoiled(statement: Statement, spoil: Callable[[str], str]) -> Statement:
+    spoiled = spoil(statement.sql)
+    assert spoiled != statement.sql, "the statement has changed: this variant breaks nothing any more"
+    return Statement(spoiled)
 
 
 def no_producer_lock(store: PostgresStore) -> None:
@@ -44,7 +47,9 @@ def fence_of_each_row(store: PostgresStore) -> None:
         own = "o.id = l.id AND coalesce(o.acquired_token, own.token) = own.token RETURNING"
         return text.replace("o.id = l.id RETURNING", own, 1)
 
-    _spoil(store._statements.runs, spoil, "settle")
+    settles = store._statements.runs.settles
+    for kind, statement in settles.items():
+        settles[kind] = _spoiled(statement, spoil)
 
 
 def claim_of_leased_heads(store: PostgresStore) -> None:

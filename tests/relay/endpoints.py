@@ -1,6 +1,7 @@
 """Where a relay may send to: a real server, a destination on it for one test, and a consumer of it."""
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -36,6 +37,7 @@ class Received:
     key: str | None = None
     message_id: str | None = None
     correlation_id: str | None = None
+    received_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)

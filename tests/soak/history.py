@@ -6,11 +6,12 @@ the first alone, and the checker then counts with both: it may have worked, it m
 
 import json
 import os
-import time
 from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
+
+from faststream_outbox.storage.clock import lease_now
 
 # What a worker does with a lease. All but `renew` end it.
 Verb = Literal["ack", "retry", "dead", "renew", "release"]
@@ -38,7 +39,7 @@ class ClaimedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at `t`, on the one monotonic clock of the machine."""
+    """Something that happened at `t`, on the clock of leases, which all processes of the machine share."""
 
     t: float
 
@@ -214,7 +215,7 @@ class HistoryWriter:
 
     def write(self, kind: type[_E], *values: Any) -> _E:
         """Add an event that happens now."""
-        event = kind(time.monotonic(), *values)
+        event = kind(lease_now(), *values)
         os.write(self._descriptor, encode(event))
         return event
 

@@ -12,6 +12,7 @@ import psycopg
 from sqlalchemy import create_engine
 
 from faststream_outbox.embedded import Database
+from faststream_outbox.storage.clock import lease_now
 from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
@@ -66,7 +67,7 @@ class Round:
 
     def run(self, seconds: float) -> Result:
         """Work for so many seconds, drain, check."""
-        offset = time.time() - time.monotonic()
+        offset = time.time() - lease_now()
         with ProcessGroup(self._settings) as processes:
             faults = self.make_faults(processes)
             try:
@@ -82,7 +83,7 @@ class Round:
         self.look_around()
         self._poll()
         # A clock that was set during the round is an excuse for whatever went by it.
-        slack = CLOCK_SLACK + abs(time.time() - time.monotonic() - offset)
+        slack = CLOCK_SLACK + abs(time.time() - lease_now() - offset)
         histories = assemble(self._reader.events)
         violations = self._settings.check(histories, self.final_state(), slack)
         violations += [Violation("crash", "", complaint) for complaint in complaints]

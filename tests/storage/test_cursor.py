@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from faststream_outbox.storage import Ack, ClaimCursor, NewRow, Settlement
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.cursor import MAX_SWEEP_INTERVAL, ClaimPlan
 from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
 from tests.backends import PostgresBackend
@@ -24,7 +25,7 @@ async def buffers_of_claim(backend: PostgresBackend, start: tuple[float, int], *
     at, row_id = start
     queues = {"claim_queue": "ARRAY['q']", "claim_quota": f"ARRAY[{limit}]"}
     since = {"claim_at": f"ARRAY['{at}']::float8[]", "claim_id": f"ARRAY[{row_id}]"}
-    arguments = {**LEASE, **queues, **since, "limit": str(limit)}
+    arguments = {**LEASE, **queues, **since, "limit": str(limit), "max_bytes": "8000000"}
     statement = backend.store._statements.claim.claim
     async with backend.engine.connect() as connection:
         for name, value in LANE_SETTINGS.items():
@@ -99,7 +100,7 @@ async def test_a_row_due_at_the_mark_itself_is_found(postgres: PostgresBackend) 
         await postgres.run("TRUNCATE outbox")
         await postgres.fill(300, due=f"{instant}::timestamptz")
         cursor = ClaimCursor(["q"])
-        cursor.plan(1, time.monotonic())
+        cursor.plan(1, lease_now())
         async with postgres.store.connect() as lane:
             await lane.claim(cursor, limit=1, lease_seconds=60)
             cursor._sweep_at = math.inf

@@ -184,6 +184,10 @@ class ByDelay:
         pytest.param(ByDelay(None), ("dead", "retry_terminal", 1), False, id="no delay is the end"),
         pytest.param(ByDelay(-7.0), ("retry", 1, 1), True, id="a negative delay is an error: the default decides"),
         pytest.param(ByDelay("soon"), ("retry", 1, 1), True, id="so is a delay that is no number"),
+        pytest.param(ByDelay(float("nan")), ("retry", 1, 1), True, id="so is one that is not finite"),
+        pytest.param(ByDelay(float("inf")), ("retry", 1, 1), True, id="or has no end"),
+        pytest.param(ByDelay(1e12), ("retry", 1, 1), True, id="or ends in thousands of years"),
+        pytest.param(ByTime(1e10), ("retry", 1, 1), True, id="a time in hundreds of years is an error too"),
         pytest.param(ByTime(ValueError()), ("retry", 1, 1), True, id="a strategy that raises: the default decides"),
     ],
 )
@@ -192,6 +196,21 @@ async def test_what_a_strategy_answers(strategy: Any, expected: tuple[Any, ...],
     judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(retry_strategy=strategy), None, reports)
     assert summary(judge.outcome(await deliver(nack), None)) == expected
     assert [log["event"] for log in reports.logs] == ["retry_strategy_failed"] * reported
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        pytest.param(ByDelay(-7.0), "ByDelay returned -7.0 for row 1 (queue q), and a delay is", id="what it returned"),
+        pytest.param(ByTime(KeyError()), "ByTime raised KeyError for row 1 (queue q);", id="what it raised"),
+    ],
+)
+async def test_the_log_says_what_a_strategy_did(strategy: Any, says: str) -> None:
+    reports = Reports()
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(retry_strategy=strategy), None, reports)
+    judge.outcome(await deliver(nack), None)
+    [log] = reports.logs
+    assert log["message"].startswith(says)
 
 
 def unrenderable(_error: BaseException) -> str:

@@ -152,6 +152,36 @@ async def test_a_timer_that_is_fed_twice_is_one_row(broker: OutboxBroker, *, run
         assert [(row.id, row.payload) for row in await test_broker.fetch_unprocessed(queue="orders")] == [(first, b"1")]
 
 
+async def test_rows_of_a_key_that_are_fed_keep_their_order(broker: OutboxBroker, received: Received) -> None:
+    @broker.subscriber("orders", max_workers=4)
+    async def handle(number: int) -> None:
+        received.put(number)
+
+    test = TestOutboxBroker(broker, run_loops=True)
+    async with test:
+        for body in (b"1", b"2", b"3"):
+            test.feed("orders", body, key="k")
+        assert {row.entity_key for row in test.fake_client.rows} == {"k"}
+        assert [await received.next() for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (datetime(2030, 1, 1), ValueError, "next_attempt_at has no time zone"),  # noqa: DTZ001 - that is the point
+        (5, TypeError, "next_attempt_at is a datetime"),
+    ],
+)
+async def test_a_wrong_time_of_a_fed_row_is_refused_by_its_name(
+    broker: OutboxBroker, value: Any, error: type[Exception], words: str
+) -> None:
+    test = TestOutboxBroker(broker)
+    async with test:
+        with pytest.raises(error, match=words):
+            test.feed("orders", b"1", next_attempt_at=value)
+        assert test.fake_client.rows == []
+
+
 async def test_a_row_that_is_fed_wakes_the_loops(broker: OutboxBroker, received: Received) -> None:
     @broker.subscriber("orders", min_fetch_interval=3600, max_fetch_interval=3600)
     async def handle(body: str) -> None:

@@ -17,6 +17,7 @@ from faststream_outbox import (
     OutboxBroker,
     OutboxResponse,
     OutboxRouter,
+    Relay,
     TestOutboxBroker,
     make_outbox_table,
 )
@@ -24,6 +25,7 @@ from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, Out
 from faststream_outbox.testing import fake_session
 from tests.faststream.environments import Environment, MemoryEnvironment, PostgresEnvironment
 from tests.metrics.brokers import ENDS, Events
+from tests.relay.memory_target import Memory
 from tests.waiting import until
 
 LATER = ConstantRetry(delay_seconds=3600, jitter_factor=0.0)
@@ -265,6 +267,7 @@ async def test_a_handler_of_another_broker_takes_a_row_only_from_its_own_table(m
 @pytest.mark.parametrize("capture", ["payments", ["payments"], {"payments", "others"}, True])
 async def test_a_captured_row_is_kept_and_its_handler_does_not_run(broker: OutboxBroker, capture: Any) -> None:
     payments = broker.publisher("payments")
+    broker.publisher("others")
 
     @broker.subscriber("payments")
     async def book(cents: int, session: OutboxSession) -> None:
@@ -308,6 +311,34 @@ async def test_the_answer_to_a_captured_queue_is_kept(broker: OutboxBroker) -> N
     async with TestOutboxBroker(broker, capture="payments"):
         await broker.publish(100, queue="orders")
         assert [(row.queue, row.payload) for row in broker.fake_client.rows] == [("payments", b"100")]
+
+
+async def test_a_captured_queue_that_the_broker_has_not_is_refused(broker: OutboxBroker) -> None:
+    broker.publisher("receipts")
+
+    @broker.subscriber(["orders", "payments"])
+    async def handle(_body: str) -> None: ...
+
+    Relay(broker, to=Memory(), routes={"relayed": "t"})
+    real = broker.client
+    with pytest.raises(ValueError, match=r"'ordesr'.*'orders', 'payments', 'receipts', 'relayed'\."):
+        async with TestOutboxBroker(broker, capture=["ordesr", "orders"]):
+            pass
+    assert broker.client is real
+    async with TestOutboxBroker(broker, capture=["orders", "receipts", "relayed"]):
+        await broker.publish("a", queue="orders")
+        handle.mock.assert_not_called()
+
+
+async def test_a_queue_of_any_broker_of_the_test_may_be_captured(broker: OutboxBroker) -> None:
+    other = OutboxBroker(outbox_table=make_outbox_table(MetaData()))
+
+    @other.subscriber("orders")
+    async def handle(_body: str) -> None: ...
+
+    async with TestOutboxBroker(broker, other, capture="orders"):
+        await other.publish("a", queue="orders")
+        handle.mock.assert_not_called()
 
 
 @pytest.mark.parametrize("mode", [{"run_loops": True}, {"with_real": True}])

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,12 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from faststream_outbox.embedded import Database
-from faststream_outbox.storage import NewRow
+from faststream_outbox.runtime.loop import Backoff
+from faststream_outbox.storage import Listening, MemoryStore, NewRow
 from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import PostgresBackend
 from tests.observers import LISTENERS, Reports, Wakes
 from tests.pooler import pooling
 from tests.proxy import proxying
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -139,3 +141,45 @@ async def test_a_pooler_in_transaction_mode_is_noticed_and_said_once(
             assert wakes.count == 0
         assert len(reports.events) == 1
         await pooled.dispose()
+
+
+class FlakyStore(MemoryStore):
+    """A store whose LISTEN fails as often as it is told."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    @asynccontextmanager
+    async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionRefusedError
+        async with super().listen(on_queue) as listening:
+            yield listening
+
+
+async def test_a_server_that_comes_back_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long outage as well, and the next outage is retried from the shortest wait again."""
+    waits, go_on = list[float](), Backoff.wait
+
+    async def record(backoff: Backoff) -> None:
+        waits.append(backoff._next)
+        await go_on(backoff)
+
+    monkeypatch.setattr(Backoff, "wait", record)
+    monkeypatch.setattr("faststream_outbox.runtime.loop.random.random", lambda: -0.99)  # nearly no wait
+    monkeypatch.setattr("faststream_outbox.wakeup.listener._TEST_EVERY", 0.0)
+    store, reports = FlakyStore(failures=10), Reports()
+    wakeup = Wakeup(store, reports)
+    wakeup.start(listen=True)
+    try:
+        await reports.until("listen_restored")
+        assert len(waits) == 10
+        assert max(waits) <= 1
+        store.failures = 1
+        wakeup._listener._listening = None  # type: ignore[union-attr]  # as after a lost connection
+        await until(lambda: len(waits) == 11)
+        assert waits[-1] == waits[0]
+    finally:
+        await wakeup.stop()

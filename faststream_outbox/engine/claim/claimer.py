@@ -13,6 +13,7 @@ from faststream_outbox.engine.claim.suspects import Suspects
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.storage.clock import lease_now
 
 
 class Demand(Protocol):
@@ -53,6 +54,8 @@ class Claimer(Loop):
         self._claimed_at = -math.inf
         self._resumed_at = -math.inf
         self._waits_for_handlers = False
+        # Claims of keys may fail while those of other rows succeed.
+        self._keys_failing_since = math.inf
         # Whether rows without a key took all of the room when it was time to claim keys.
         self._keys_left_out = False
         # Whether rows with a key may have come since the last look at all keys.
@@ -102,8 +105,10 @@ class Claimer(Loop):
     @property
     def idle_for(self) -> float:
         """For how many seconds no claim has succeeded, although there was room for rows and it was not paused."""
-        excused = self._waits_for_handlers or not self._open.is_set()
-        return 0.0 if excused else time.monotonic() - max(self._claimed_at, self._resumed_at)
+        if self._waits_for_handlers or not self._open.is_set():
+            return 0.0
+        since = min(self._claimed_at, self._keys_failing_since)
+        return time.monotonic() - max(since, self._resumed_at)
 
     async def step(self) -> None:
         """Claim as many rows as there is room for; when none is left to claim, wait for more."""
@@ -125,10 +130,10 @@ class Claimer(Loop):
             return
         claim = await self._claims.claim_rows(room - in_runs)
         self._claimed_at = time.monotonic()
-        self._succeed()  # now, not after the wait for more rows
         if self._woken_for_keys and not claim.more:
             self._restart_keys()
         in_runs = in_runs or await self._claim_runs(room - len(claim.rows), idle=not claim.more)
+        self._succeed()  # now, not after the wait for more rows
         self._keyless_at = -math.inf if claim.rows else self._claimed_at + LOOK_EVERY
         if claim.rows or in_runs:
             self._idle_wait.shorten()
@@ -181,7 +186,12 @@ class Claimer(Loop):
         self._keys_left_out = room <= 0
         if self._keys_left_out:
             return 0
-        claim = await self._claims.claim_runs(room, self._demand.run_length)
+        try:
+            claim = await self._claims.claim_runs(room, self._demand.run_length)
+        except Exception:
+            self._keys_failing_since = min(self._keys_failing_since, time.monotonic())
+            raise
+        self._keys_failing_since = math.inf
         if claim.suspects:
             self._suspects.note_met()
         return sum(len(run.rows) for run in claim.runs)
@@ -196,6 +206,5 @@ class Claimer(Loop):
 
     def _longest_wait(self) -> float:
         """Return for how long to wait: until the next sweep for rows that were committed late, or for suspects."""
-        now = time.monotonic()
-        sweep_in = self._claims.cursor.sweep_in(now)
-        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - now)
+        sweep_in = self._claims.cursor.sweep_in(lease_now())
+        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - time.monotonic())

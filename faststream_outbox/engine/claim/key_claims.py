@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.storage import StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES
 from faststream_outbox.storage.ordering import KeyCursor, KeyPosition, OwnShards, RunClaim
 
 # While rows without a key are claimed batch after batch, look for keys this often, in seconds; and the other way round.
@@ -14,6 +15,8 @@ LOOK_EVERY: Final = 0.05
 # How many places with suspects to remember (claims meet the others again), and at how many to look at a time.
 _MOST_PLACES: Final = 100
 _LOOKS: Final = 10
+# With more queues than this, one statement finds those that have keys at all, so an idle look costs the same for all.
+_FEW_QUEUES: Final = 3
 # The weight of one claim in the moving average of run lengths.
 _WEIGHT: Final = 0.2
 
@@ -46,7 +49,10 @@ class KeyClaims:
         self._rows_per_key = rows_per_key
         self._lease_seconds = options.lease_ttl_seconds
         self._on_lost = on_lost
-        self._length = 1.0
+        # Whether rounds were begun since the last look at which queues have keys.
+        self._restarted = True
+        # How long runs are, on average; None before the first.
+        self._length: float | None = None
         self._looked_at = -math.inf
         # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
         # search would walk through all keys, however large the backlog.
@@ -83,18 +89,37 @@ class KeyClaims:
     def restart(self) -> None:
         """Look at all keys again: rows may have come, or time has passed."""
         self._fresh.restart()
+        self._restarted = True
 
-    async def claim(self, lane: StoreLane, room: int, run_length: int) -> RunClaim:
-        """Claim runs of about `room` rows together, each of at most `run_length` rows."""
+    async def claim(self, lane: StoreLane, room: int, run_length: int, *, max_bytes: int = MAX_BYTES) -> RunClaim:
+        """Claim runs of at most `room` rows together, each of at most `run_length` rows."""
         self._looked_at = time.monotonic()
-        keys = max(1, int(room / max(1.0, self._length)))
-        claim = await self._claim_runs(lane, self._fresh, keys=keys, rows_per_key=min(self._rows_per_key, run_length))
+        if len(self._fresh.queues) > _FEW_QUEUES and not await self._find_queues_with_keys(lane):
+            return RunClaim(self._fresh.plan(), [], 0.0, more=False, next_due=None, suspects=False)
+        claim = await self._claim_runs(
+            lane,
+            self._fresh,
+            keys=max(1, int(room / (self._length or 1.0))),
+            rows_per_key=min(self._rows_per_key, run_length),
+            max_rows=room,
+            max_bytes=max_bytes,
+        )
         if claim.suspects and len(self._suspected) < _MOST_PLACES:
             self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:
             length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
-            self._length += _WEIGHT * (length - self._length)
+            self._length = length if self._length is None else self._length + _WEIGHT * (length - self._length)
         return claim
+
+    async def _find_queues_with_keys(self, lane: StoreLane) -> bool:
+        """Leave out queues without keys, once for each round; return whether there are others."""
+        if self._fresh.at_rest:
+            self.restart()
+        if self._restarted:
+            self._restarted = False
+            queues = self._fresh.unvisited()
+            self._fresh.rest(set(queues) - await lane.queues_with_keys(queues))
+        return not self._fresh.at_rest
 
     async def claim_suspect(self, lane: StoreLane) -> RunClaim | None:
         """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""

@@ -1,11 +1,11 @@
 """Renews the leases of rows in hand, so that a lease can be short although a handler takes long."""
 
 import asyncio
-import time
 from typing import Final
 
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.storage.clock import lease_now
 
 # Two renewals in a row may fail before a lease is lost.
 _RENEWALS_PER_LEASE: Final = 3
@@ -33,6 +33,6 @@ class LeaseRenewer(Loop):
         leases = self._ledger.leases()
         if not leases:
             return
-        began = time.monotonic()
+        began = lease_now()
         renewed = await self._lane.run(lambda lane: lane.renew(leases, lease_seconds=self._lease_seconds))
         self._ledger.extend(renewed, began + self._lease_seconds)

@@ -1,13 +1,13 @@
 """Gives back claimed rows that are not started here soon: another process may have a free worker."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Final
 
 from faststream_outbox.engine.claim.prefetch import CallerDemand
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.runtime.loop import Loop
+from faststream_outbox.storage.clock import lease_now
 
 # Several times the half second of work that is claimed ahead: a row waits longer only behind a slow handler.
 _LONGEST_WAIT: Final = 2.0
@@ -35,7 +35,7 @@ class StaleReturner(_Returner):
     async def step(self) -> None:
         """Wait a little, and give back the rows that have waited too long."""
         await asyncio.sleep(_LOOK_EVERY)
-        stale = self._ledger.take_claimed_before(time.monotonic() - self._longest_wait)
+        stale = self._ledger.take_claimed_before(lease_now() - self._longest_wait)
         if stale:
             self._too_slow(_LONGEST_WAIT)
             await self._context.give_back(stale)

@@ -1,6 +1,5 @@
 """Decides which rows go into one call of the handler; rows that failed together come back in smaller calls."""
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -9,6 +8,7 @@ from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.runtime.loop import let_others_run
 from faststream_outbox.storage import OutboxRow, Retry, Settlement
+from faststream_outbox.storage.clock import lease_now
 
 # How many failed rows to remember with the size of their batch; older ones are judged by their deliveries.
 _REMEMBERED: Final = 100_000
@@ -44,7 +44,7 @@ class Batcher:
             return 0.0
         if self._ledger.waiting >= self.limits.limit(first):
             return 0.0
-        return first.claimed_at + self._max_wait - time.monotonic()
+        return first.claimed_at + self._max_wait - lease_now()
 
     def _count_fitting(self) -> int:
         """Count the waiting rows that fit into one call: from the first on, as many as each of them allows."""

@@ -11,6 +11,7 @@ from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.outcomes import blocks_its_key, give_up
 
 # Handles rows in one call and returns the settlement of each, but for those that it settled or gave back before; of a
@@ -61,7 +62,7 @@ class Worker(Loop):
         if time.monotonic() >= self._burst_ends_at:
             await let_others_run()
             self._burst_ends_at = time.monotonic() + _LONGEST_BURST
-        gathered, now = await self._batcher.gather(), time.monotonic()
+        gathered, now = await self._batcher.gather(), lease_now()
         rows = [row for row in gathered if self._may_start(row, now)]
         if rows and rows[0].ordered:
             await self._handle_run(rows[0])
@@ -96,9 +97,12 @@ class Worker(Loop):
         for rows in calls:
             if done and (not head.surely_ours or time.monotonic() >= settle_at):
                 break  # the rows that are left are free again once these are settled
+            early = _EarlySettle(self._settler, head, done, rows[0].id, settle_at) if done else None
             settlements, error = await self._call(rows)
             if error is not None and not settlements:
                 raise error  # the handler still runs, under the lease that covers the rows before it too
+            if early is not None and (next_head := await early.end()) is not None:
+                head, done = next_head, []
             self._batcher.learn(settlements)
             done.extend(settlements)
             stopped = len(settlements) < len(rows) or any(blocks_its_key(each.outcome) for each in settlements)
@@ -132,14 +136,40 @@ class Worker(Loop):
             self._ledger.free_places(unused)
 
 
-def _settlement_of_run(head: OutboxRow, settlements: Sequence[Settlement]) -> Settlement:
+class _EarlySettle:
+    """Settles the rows of a key that are done, if the handler of the next one still runs when they are due."""
+
+    def __init__(
+        self, settler: Settler, head: OutboxRow, done: Sequence[Settlement], next_id: int, due_at: float
+    ) -> None:
+        self._settler = settler
+        self._head = head
+        self._done = list(done)
+        self._next_id = next_id
+        self._task: asyncio.Task[OutboxRow | None] | None = None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(due_at - time.monotonic(), self._begin)
+
+    def _begin(self) -> None:
+        run = _settlement_of_run(self._head, self._done, next_head=self._next_id)
+        self._task = asyncio.create_task(self._settler.pass_lease(self._head, run))
+
+    async def end(self) -> OutboxRow | None:
+        """Return the row that has the lease of the key now; None if nothing was settled."""
+        self._timer.cancel()
+        return None if self._task is None else await self._task
+
+
+def _settlement_of_run(
+    head: OutboxRow, settlements: Sequence[Settlement], *, next_head: int | None = None
+) -> Settlement:
     """Return one settlement for the first rows of a run, up to the first that blocks the key."""
     outcomes: list[tuple[int, Outcome]] = []
     for settlement in settlements:
         outcomes.append((settlement.lease.row_id, settlement.outcome))
         if blocks_its_key(settlement.outcome):
             break
-    return Settlement.of_run(head.lease, outcomes, committed=settlements[0].committed)
+    return Settlement.of_run(head.lease, outcomes, committed=settlements[0].committed, next_head=next_head)
 
 
 def _retry(row: OutboxRow, error: BaseException, *, stopped: bool) -> Retry:

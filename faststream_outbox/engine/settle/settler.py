@@ -54,6 +54,7 @@ class Settler(Loop):
         self._arrived = asyncio.Event()
         self._written = asyncio.Event()
         self._writing = False
+        self._passing = 0
         self._flushes_soon = False
 
     def put(self, *settlements: Settlement) -> None:
@@ -77,6 +78,31 @@ class Settler(Loop):
         self._terminal.put(terminal)
         self._arrived.set()
 
+    async def pass_lease(self, head: OutboxRow, run: Settlement) -> OutboxRow | None:
+        """Settle the first rows of a key while the handler of the next one runs; return the row that has the lease.
+
+        None if that was not possible, for any reason: the rows are settled, or reported as lost, with the next one.
+        """
+        self._passing += 1
+        try:
+            settled = await self._lane.run(lambda lane: lane.settle([run]))
+        except Exception as error:  # noqa: BLE001 - the rows are settled with the next one
+            self._monitor.report(
+                self.failure_event,
+                f"Rows of a key could not be settled before the next one ends: {describe(error)}",
+                level=logging.WARNING,
+                error=error,
+            )
+            return None
+        finally:
+            self._passing -= 1
+            self._written.set()
+        if run.lease not in settled.held or self._ledger.find(run.lease) is None:
+            return None
+        next_head = self._ledger.pass_lease(head, len(run.outcomes))
+        self._report_written([head], {run.lease: run})
+        return next_head
+
     def flush_soon(self) -> None:
         """Write from now on without waiting for larger batches: the subscriber is stopping."""
         self._flushes_soon = True
@@ -85,7 +111,7 @@ class Settler(Loop):
     async def flush(self) -> None:
         """Wait until every outcome that was put is written."""
         self.flush_soon()
-        while self._pending or self._settle_retries or self._writing:
+        while self._pending or self._settle_retries or self._writing or self._passing:
             self._written.clear()
             await self._written.wait()
 
@@ -130,7 +156,7 @@ class Settler(Loop):
         except SettleInterruptedError as interruption:
             self._record(interruption.settled, batch)
             self._put_back(batch, interruption.settled)
-            raise
+            raise interruption.__cause__ or interruption from None  # the log names what the server answered
         except BaseException:
             self._put_back(batch, Settled())
             raise

@@ -1,16 +1,16 @@
 """A connection to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import accumulate, groupby, islice, takewhile
 from operator import attrgetter
 from uuid import uuid4
 from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import Claim, QueueStats, StoreLane
+from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, QueueStats, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
@@ -26,23 +26,28 @@ class MemoryLane(StoreLane):
     def __init__(self, store: MemoryTable) -> None:
         self._store = store
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
-        began, now = time.monotonic(), self._store.clock()
+        check_count("max_bytes", max_bytes)
+        began, now = lease_now(), self._store.clock()
         plan = cursor.plan(limit, began)
         ready: list[OutboxRow] = []
         for queue, quota in zip(plan.queues, plan.quotas, strict=True):
             free = (row for row in self._due(queue, now) if row.acquired_token is None)
             ready.extend(islice(free, min(quota, limit - len(ready))))
-        rows = self._lease(ready, lease_seconds, began, now)
+        fitting = _within_bytes(ready, max_bytes)
+        rows = self._lease(fitting, lease_seconds, began, now)
         rows.sort(key=attrgetter("position"))
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        cut = len(fitting) < len(ready)
+        more = cursor.record(plan, rows, began=began, ended=lease_now(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
-        began, now = time.monotonic(), self._store.clock()
+        began, now = lease_now(), self._store.clock()
         expired = [
             row
             for queue, end in cursor.reach.items()
@@ -56,16 +61,24 @@ class MemoryLane(StoreLane):
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease keys, each with its rows that are due."""
-        check_count("keys", keys)
-        check_count("rows_per_key", rows_per_key)
-        began, now, plan = time.monotonic(), self._store.clock(), cursor.plan()
+        for name, count in (("keys", keys), ("rows_per_key", rows_per_key), ("max_rows", max_rows)):
+            check_count(name, count)
+        began, now, plan = lease_now(), self._store.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
-        heads = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
-        runs, waits, expired, last, ended = list[Run](), list[float](), False, None, True
-        for rows in heads:
+        keyed = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
+        wanted, waits, expired, last, ended = list[list[OutboxRow]](), list[float](), False, None, True
+        for rows in keyed:
             head, last = rows[0], rows[0].entity_key
             free = head.acquired_token is None
             over = not free and head.lease_expires_epoch <= now
@@ -78,16 +91,22 @@ class MemoryLane(StoreLane):
             if suspects:
                 for row in rows[1:rows_per_key]:
                     row.acquired_epoch = now
+            wanted.append(due[: 1 if alone else rows_per_key])
+            if len(wanted) == keys:
+                ended = rows is keyed[-1]
+                break
+        runs = list[Run]()
+        for head, *behind in _bounded(wanted, max_rows, check_count("max_bytes", max_bytes)):
             head.acquired_token, head.acquired_epoch, head.lease_expires_epoch = token, now, now + seconds
             head.deliveries_count += 1
-            taken = due[: 1 if alone else rows_per_key]
-            runs.append(Run([_lend(row, head, began, suspect=suspects) for row in taken]))
-            if len(runs) == keys:
-                ended = rows is heads[-1]
-                break
+            runs.append(Run([_lend(row, head, began, suspect=suspects) for row in (head, *behind)]))
         next_due = finite(min(waits, default=None))
         more = cursor.record(plan, last=last, ended=ended, found=len(runs), next_due=next_due)
         return RunClaim(plan, runs, began + seconds, more, next_due, expired)
+
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key."""
+        return frozenset(row.queue for row in self._store.rows.values() if row.ordered) & frozenset(queues)
 
     async def share_shards(
         self, holder: ShardHolder, queues: Sequence[str], *, count: int, lease_seconds: float
@@ -119,7 +138,7 @@ class MemoryLane(StoreLane):
 
     def lease(self, row: OutboxRow, lease_seconds: float) -> OutboxRow:
         """Lease one row of the store, whether it is due or not."""
-        [leased] = self._lease([row], lease_seconds, time.monotonic(), self._store.clock())
+        [leased] = self._lease([row], lease_seconds, lease_now(), self._store.clock())
         return leased
 
     def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:
@@ -163,7 +182,12 @@ class MemoryLane(StoreLane):
             if settlement.group in torn:
                 settled.lost.add(lease)
             elif head is not None:
+                expires_at = head.lease_expires_epoch
                 self._apply_all(head, settlement)
+                if (behind := self._store.rows.get(settlement.next_head or 0)) is not None:
+                    behind.acquired_token, behind.acquired_epoch = lease.token, self._store.clock()
+                    behind.lease_expires_epoch = expires_at
+                    behind.deliveries_count += 1
                 settled.held.add(lease)
             elif lease not in settled.held:  # the first outcome for a lease stands
                 settled.lost.add(lease)
@@ -243,6 +267,10 @@ class MemoryLane(StoreLane):
             oldest_due_age=now - min(late) if late else None,
         )
 
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads."""
+        return self._store.unserved(known)
+
     async def ping(self) -> None:
         """Do nothing: memory always answers."""
 
@@ -257,6 +285,19 @@ def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
     if head is not None and head is not row and state_of(head, now) != "ready":
         return "blocked"
     return "ready" if state == "ready" else "scheduled"
+
+
+def _within_bytes(rows: Sequence[OutboxRow], max_bytes: int) -> list[OutboxRow]:
+    """Return the first rows that have `max_bytes` together, and one more."""
+    sizes = accumulate((row.size for row in rows[:-1]), initial=0)
+    return [row for row, before in zip(rows, sizes, strict=False) if before < max_bytes]
+
+
+def _bounded(runs: Sequence[Sequence[OutboxRow]], max_rows: int, max_bytes: int) -> list[list[OutboxRow]]:
+    """Return the runs that fit, the oldest head first."""
+    rows = [row for run in sorted(runs, key=lambda run: run[0].id) for row in run]
+    fitting = _within_bytes(rows[:max_rows], max_bytes)
+    return [list(run) for _, run in groupby(fitting, key=attrgetter("entity_key"))]
 
 
 def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:

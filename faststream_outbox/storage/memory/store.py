@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -207,6 +207,9 @@ class _MemoryListening(Listening):
 
     async def notify(self, queues: Iterable[str]) -> None:
         await self._store.notify(queues)
+
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        return self._store.unserved(known)
 
     async def wait_lost(self) -> None:
         """Wait without end: the connection cannot be lost."""

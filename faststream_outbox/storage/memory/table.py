@@ -1,7 +1,8 @@
 """The rows of a store in memory, in a dict, and the changes that its lanes and operators make to them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, groupby
@@ -73,6 +74,21 @@ class MemoryTable:
         keyed.sort(key=lambda row: (row.queue, row.entity_key, row.id))
         for _, rows in groupby(keyed, key=lambda row: (row.queue, row.entity_key)):
             yield list(rows)
+
+    def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that are not in `known` and of which no row is leased."""
+        now = self.clock()
+        heads = {(rows[0].queue, rows[0].entity_key): rows[0] for rows in self.rows_by_key()}
+        leased = {row.queue for row in self.rows.values() if row.lease_expires_epoch > now}
+        counts = Counter(
+            row.queue
+            for row in self.rows.values()
+            if row.next_attempt_epoch <= now
+            and heads.get((row.queue, row.entity_key), row).next_attempt_epoch <= now
+            and row.queue not in leased
+            and row.queue not in known
+        )
+        return dict(sorted(counts.items()))
 
     def timer(self, queue: str, timer_id: str) -> OutboxRow | None:
         """Return the row that has this timer."""

@@ -89,12 +89,13 @@ class KeyCursor:
         self.paused: frozenset[str] = frozenset()
 
     def plan(self) -> KeyPlan:
-        """Choose the next queue and continue there."""
-        for _ in self.queues:
-            queue = self.queues[self._turn % len(self.queues)]
-            self._turn += 1
-            if queue not in self.paused:
-                break
+        """Choose the next queue that is not at rest, or the next one if all are, and continue there."""
+        start = self._turn % len(self.queues)
+        turns = range(start, start + len(self.queues))
+        by_turn = [self.queues[turn % len(self.queues)] for turn in turns]
+        by_turn = [queue for queue in by_turn if queue not in self.paused] or by_turn
+        queue = next((each for each in by_turn if not self._rounds[each].at_rest), by_turn[0])
+        self._turn = self.queues.index(queue) + 1 if len(self.queues) > 1 else 0
         shards = () if self._shards is None else self._shards.of(queue)
         return KeyPlan(queue, self._rounds[queue].at, self._ordering, shards)
 
@@ -109,6 +110,7 @@ class KeyCursor:
         """Move the next claim to that queue, after that key."""
         self._turn = self.queues.index(queue)
         self._rounds[queue].at = after
+        self._rounds[queue].at_rest = False
 
     @property
     def at_rest(self) -> bool:
@@ -125,6 +127,16 @@ class KeyCursor:
         """Begin new rounds: rows have come, or time has passed."""
         for each in self._rounds.values():
             each.at_rest = False
+
+    def unvisited(self) -> list[str]:
+        """Return the queues whose rounds are not over."""
+        return [queue for queue in self.queues if not self._rounds[queue].at_rest]
+
+    def rest(self, queues: Iterable[str]) -> None:
+        """Note that these queues have no rows with a key."""
+        for queue in queues:
+            self._rounds[queue].at_rest = True
+            self._rounds[queue].next_due = math.inf
 
 
 class _Round:

@@ -5,8 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import Pool, PoolProxiedConnection
 
+from faststream_outbox.storage.errors import is_read_only
 from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
@@ -29,6 +32,8 @@ LANE_SETTINGS: Final = {
 }
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
 _PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
+# True on a standby, and on a primary that was set to read-only when another one replaced it.
+READ_ONLY: Final = Statement("SELECT current_setting('transaction_read_only') = 'on'")
 _SET_CONFIG: Final = Statement(
     "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value)"
 )
@@ -129,6 +134,15 @@ class BorrowedExecutor:
         return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
 
+def discard_pooled(pool: Pool, lent: PoolProxiedConnection) -> None:
+    """Make the pool discard the connections opened before `lent` failed, each when it is next asked for.
+
+    They lead to a server that has become read-only. SQLAlchemy does the same for a lost connection, and does not count
+    a read-only one as lost.
+    """
+    pool._invalidate(lent, _checkin=False)  # noqa: SLF001 - there is no public name for it
+
+
 def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Records:
     """Run a statement on a synchronous connection; asynchronous ones pass this to `run_sync`."""
     if connection.get_execution_options().get("schema_translate_map"):
@@ -136,10 +150,15 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
             "schema_translate_map has no effect on the outbox's statements: define the tables with schema=… instead."
         )
     arguments = statement.bind(values)
-    if connection.dialect.paramstyle == "numeric_dollar":
-        return connection.exec_driver_sql(statement.text, arguments).fetchall()
-    text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-    return connection.exec_driver_sql(text, values).fetchall()
+    try:
+        if connection.dialect.paramstyle == "numeric_dollar":
+            return connection.exec_driver_sql(statement.text, arguments).fetchall()
+        text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
+        return connection.exec_driver_sql(text, values).fetchall()
+    except DBAPIError as error:
+        if is_read_only(error):
+            discard_pooled(connection.engine.pool, connection.connection)
+        raise
 
 
 def check_engine(engine: AsyncEngine) -> None:
@@ -178,7 +197,9 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             if direct:
                 await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=list(LANE_SETTINGS.values()))
             yield executor
-        except BaseException:
+        except BaseException as error:
+            if is_read_only(error):
+                discard_pooled(engine.pool, await connection.get_raw_connection())
             # Its state is unknown, so the pool must not reuse it. Close it without waiting: a driver that cancels a
             # statement would wait for a server that may not answer.
             if executor is not None:

@@ -1,9 +1,8 @@
 """One connection to the outbox table, for one loop: claims, renewals and settles."""
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -11,23 +10,25 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import Claim, QueueStats
+from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.contract import MAX_BYTES, Claim, QueueStats
 from faststream_outbox.storage.cursor import ClaimCursor
-from faststream_outbox.storage.errors import concerns_rows, sqlstate
+from faststream_outbox.storage.errors import ReadOnlyServerError, concerns_rows, sqlstate
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
-from faststream_outbox.storage.postgres.drivers import Executor, Records
+from faststream_outbox.storage.postgres.drivers import READ_ONLY, Executor, Records
 from faststream_outbox.storage.postgres.runs import RunClaims, settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
+from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
+from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
+from faststream_outbox.storage.schema.row_security import RowSecurityError
 
 _T = TypeVar("_T")
-
-_PING: Final = Statement("SELECT 1")
 
 # Errors that concern every row of a statement, and no other statement: a missing table or column.
 _STATEMENT_ERRORS: Final = ("42",)
@@ -37,6 +38,7 @@ _SOONEST: Final = 0.001
 # The first instant of Postgres' calendar, in the year 4714 before Christ.
 _CALENDAR_BEGINS: Final = -210_866_803_200.0
 _BY_LEASE: Final = attrgetter("lease")
+_TOKEN: Final = [each.name for each in fields(OutboxRow)].index("acquired_token")
 _BY_ID: Final = attrgetter("id")
 _BY_TIME: Final = attrgetter("next_attempt_epoch")
 _Entry = tuple[Any, ...]  # a lease's id and token, and the other columns of its statement
@@ -53,49 +55,66 @@ class _Group:
 class PostgresLane(RunClaims, ShardLeases):
     """A `StoreLane` to Postgres."""
 
-    def __init__(self, executor: Executor, statements: Statements, shards: ShardStatements | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        statements: Statements,
+        shards: ShardStatements | None = None,
+        *,
+        tables: Sequence[str] = (),
+    ) -> None:
         self._executor = executor
         self._statements = statements
         self._shards = shards
+        self._tables = tables
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
+    async def claim(
+        self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> Claim:
         """Lease up to `limit` due rows."""
         check_count("limit", limit)
-        began = time.monotonic()
+        check_count("max_bytes", max_bytes)
+        began = lease_now()
         plan = cursor.plan(limit, began)
         starts = _shifted(plan.starts, -math.inf)
         asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
         try:
-            rows = await self._lease(self._statements.claim.claim, lease_seconds, began, **asked, limit=limit)
+            rows, ready = await self._lease(
+                self._statements.claim.claim, lease_seconds, began, **asked, limit=limit, max_bytes=max_bytes
+            )
         except BaseException:
-            cursor.abandon(plan, began=began, ended=time.monotonic())
+            cursor.abandon(plan, began=began, ended=lease_now())
             raise
         # Two stable sorts equal one sort by (time, id) and allocate no tuples.
         rows.sort(key=_BY_ID)
         rows.sort(key=_BY_TIME)
-        more = cursor.record(plan, rows, began=began, ended=time.monotonic())
+        cut = ready is not None and ready > len(rows)
+        more = cursor.record(plan, rows, began=began, ended=lease_now(), cut=cut)
         return Claim(rows, began + lease_seconds, more)
 
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
-        began = time.monotonic()
+        began = lease_now()
         ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
-        rows = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
+        rows, _ = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
-    async def _lease(self, statement: Statement, lease_seconds: float, began: float, **asked: Any) -> list[OutboxRow]:
+    async def _lease(
+        self, statement: Statement, lease_seconds: float, began: float, **asked: Any
+    ) -> tuple[list[OutboxRow], int | None]:
+        """Lease rows; return them, and what the statement has in the place of their token, which is known here."""
         seconds = check_number("lease_seconds", lease_seconds)
         token = uuid4()
         make = self.row_type
         records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
         rows = [make(*record) for record in records]
         for row in rows:
-            row.acquired_token = token  # not returned by the statement: one object serves all rows
+            row.acquired_token = token  # one object serves all rows
             row.claimed_at = began
-        return rows
+        return rows, records[0][_TOKEN] if records else None
 
     async def renew(self, leases: Iterable[Lease], *, lease_seconds: float) -> frozenset[Lease]:
         """Renew leases."""
@@ -120,11 +139,11 @@ class PostgresLane(RunClaims, ShardLeases):
         statements = self._statements.settle
         acked, retried, dead = list[Lease](), list[_Entry](), list[_Entry]()
         chained: dict[Any, _Group] = {}
-        runs = list[Settlement]()
+        runs: dict[RunKind, list[Settlement]] = {}
         for settlement in _first_outcomes(settlements):
             lease = settlement.lease
-            if settlement.followers:
-                runs.append(settlement)
+            if _is_run(settlement):
+                runs.setdefault(_kind_of_run(settlement), []).append(settlement)
                 continue
             match outcome := settlement.outcome:
                 case Ack() if not outcome.outputs and settlement.group is None:
@@ -139,8 +158,6 @@ class PostgresLane(RunClaims, ShardLeases):
                     dead.append((*lease, *failure_values(outcome)))
                 case Dead():
                     acked.append(lease)
-                case Park():
-                    runs.append(settlement)
         settled, write = Settled(), self._write
         try:
             await write(statements.delete_batch, acked, settled, LEASES.fill, list, read=_leases_by_number)
@@ -149,8 +166,9 @@ class PostgresLane(RunClaims, ShardLeases):
             await write(statements.retry, retried, settled, RETRIED.fill, _leases_of_entries)
             bury = statements.bury or statements.delete  # without a dead-letter table there are no entries
             await write(bury, dead, settled, BURIED.fill, _leases_of_entries)
-            columns = partial(settle_parameters, keeps_dead=statements.bury is not None)
-            await write(self._statements.runs.settle, runs, settled, columns, lambda some: [run.lease for run in some])
+            for kind, some in runs.items():
+                columns = partial(settle_parameters, keeps_dead=statements.bury is not None, kind=kind)
+                await write(self._statements.runs.settles[kind], some, settled, columns, _leases_of_runs)
         except Exception as error:
             raise SettleInterruptedError(settled) from error
         return settled
@@ -189,7 +207,7 @@ class PostgresLane(RunClaims, ShardLeases):
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Return in how many seconds the next free row is due."""
         starts = zip(cursor.starts, _shifted(cursor.starts.values(), -math.inf), strict=True)
-        asked_at = time.monotonic()
+        asked_at = lease_now()
         asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
         [[seconds]] = await self._executor.fetch(self._statements.claim.next_due, **asked)
         if seconds is None:
@@ -198,15 +216,24 @@ class PostgresLane(RunClaims, ShardLeases):
             return 0.0
         # A busy process reads the answer late: subtract that time. But never return 0 for a row that was not due: 0
         # says that another process is claiming it.
-        return max(_SOONEST, float(seconds) - (time.monotonic() - asked_at))
+        return max(_SOONEST, float(seconds) - (lease_now() - asked_at))
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
         return [QueueStats(*record) for record in await self._executor.fetch(self._statements.operators.stats)]
 
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        """Count the due rows of queues that nobody reads."""
+        records = await self._executor.fetch(self._statements.operators.unserved, known=list(known))
+        return dict(map(tuple, records))
+
     async def ping(self) -> None:
-        """Run a statement, to see that the server answers."""
-        await self._executor.fetch(_PING)
+        """Raise if the server does not answer, takes no writes, or hides rows by row-level security."""
+        [[read_only]] = await self._executor.fetch(READ_ONLY)
+        if read_only:
+            raise ReadOnlyServerError
+        for hidden in await self._executor.fetch(HIDDEN_TABLES, tables=self._tables):
+            raise RowSecurityError(*hidden)
 
 
 def _first_outcomes(settlements: Iterable[Settlement]) -> Iterator[Settlement]:
@@ -246,6 +273,19 @@ def _leases_of_groups(groups: Sequence[_Group]) -> list[Lease]:
 
 def _leases_of_entries(entries: Sequence[_Entry]) -> list[Lease]:
     return [Lease(*entry[:2]) for entry in entries]
+
+
+def _is_run(settlement: Settlement) -> bool:
+    return bool(settlement.followers or settlement.next_head is not None or isinstance(settlement.outcome, Park))
+
+
+def _kind_of_run(run: Settlement) -> RunKind:
+    outputs = any(isinstance(outcome, Ack) and outcome.outputs for _, outcome in run.outcomes)
+    return RunKind(outputs=outputs, passes=run.next_head is not None)
+
+
+def _leases_of_runs(runs: Sequence[Settlement]) -> list[Lease]:
+    return [run.lease for run in runs]
 
 
 def _leases_by_number(records: Records, leases: Sequence[Lease]) -> frozenset[Lease]:

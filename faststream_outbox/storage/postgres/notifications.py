@@ -2,16 +2,23 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import Pool, QueuePool
+from sqlalchemy.pool import Pool, PoolProxiedConnection, QueuePool
 
 from faststream_outbox.storage.contract import Listening
-from faststream_outbox.storage.postgres.drivers import AsyncpgExecutor, PsycopgExecutor, Records, run_on
+from faststream_outbox.storage.errors import ReadOnlyServerError
+from faststream_outbox.storage.postgres.drivers import (
+    AsyncpgExecutor,
+    PsycopgExecutor,
+    Records,
+    discard_pooled,
+    run_on,
+)
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -19,6 +26,10 @@ _BACKEND_PID: Final = Statement("SELECT pg_backend_pid()")
 # Postgres keeps one of equal notifications in a transaction.
 NOTIFY: Final = Statement(
     "SELECT pg_notify(:channel::text, n.payload)::text FROM unnest(:payloads::text[]) AS n(payload)"
+)
+# A primary that was replaced and set to read-only still passes notifications on, and none of them is of a new row.
+_TEST: Final = Statement(
+    "SELECT pg_notify(:channel::text, :payload::text)::text, current_setting('transaction_read_only') = 'on'"
 )
 
 # Called with a notification's channel and payload.
@@ -31,25 +42,24 @@ _CLOSE_TIMEOUT: Final = 1.0
 class Notifications:
     """The notifications of one table."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, unserved: Statement) -> None:
         self.channel = channel
+        self._unserved = unserved
         # Unique, and always the same: behind a pooler a server connection may listen to it after we have closed.
         self._test_channel = f"outbox_test_{uuid4().hex}"
 
     async def send(self, engine: AsyncEngine, payloads: Sequence[str]) -> None:
         """Notify all listeners of the table, in one statement."""
-        await _send(engine, self.channel, payloads)
+        await _run(engine, NOTIFY, channel=self.channel, payloads=payloads)
 
     @asynccontextmanager
     async def listen(self, engine: AsyncEngine, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
         """Open a connection as the engine would, and listen on it."""
         # Taken from the pool and never returned: the pool opens another one when it needs it.
         lent = await engine.raw_connection()
-        listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(
-            lent.driver_connection
-        )
+        listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(lent)
         lent.detach()
-        listening = _PostgresListening(engine, listener, self.channel, self._test_channel)
+        listening = _PostgresListening(engine, listener, self.channel, self._test_channel, self._unserved)
 
         def receive(channel: str, payload: str) -> None:
             if channel == self.channel:
@@ -70,9 +80,10 @@ class _Listener(ABC):
 
     _executor_type: type[AsyncpgExecutor | PsycopgExecutor]
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.executor = self._executor_type(connection)
+    def __init__(self, lent: PoolProxiedConnection) -> None:
+        self.lent = lent
+        self._connection: Any = lent.driver_connection
+        self.executor = self._executor_type(self._connection)
         self._turn = asyncio.Lock()
         self.lost = asyncio.Event()
 
@@ -171,8 +182,11 @@ class _PsycopgListener(_Listener):
 
 
 class _PostgresListening(Listening):
-    def __init__(self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str, unserved: Statement
+    ) -> None:
         self._engine = engine
+        self._unserved = unserved
         self._listener = listener
         self._channel = channel
         self._test_channel = test_channel
@@ -187,6 +201,10 @@ class _PostgresListening(Listening):
     async def notify(self, queues: Iterable[str]) -> None:
         await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
 
+    async def unserved(self, known: Collection[str]) -> dict[str, int]:
+        records = await self._listener.fetch(self._unserved, known=list(known))
+        return dict(map(tuple, records))
+
     async def wait_lost(self) -> None:
         await self._listener.lost.wait()
 
@@ -195,11 +213,14 @@ class _PostgresListening(Listening):
         self._tests[name] = received
         try:
             if self._direct:
-                await self._listener.fetch(NOTIFY, channel=self._test_channel, payloads=[name])
+                [[_, read_only]] = await self._listener.fetch(_TEST, channel=self._test_channel, payload=name)
             else:
                 # Over another connection: a pooler may give the listening server connection to others. Then we receive
                 # nothing of other publishers, but would still receive what we send on this connection.
-                await _send(self._engine, self._test_channel, [name])
+                [[_, read_only]] = await _run(self._engine, _TEST, channel=self._test_channel, payload=name)
+            if read_only:
+                discard_pooled(self._engine.pool, self._listener.lent)
+                raise ReadOnlyServerError
             await received.wait()
         finally:
             del self._tests[name]
@@ -219,11 +240,11 @@ def _exhausted(pool: Pool) -> bool:
     return pool.checkedout() >= pool.size() + overflow
 
 
-async def _send(engine: AsyncEngine, channel: str, payloads: Sequence[str]) -> None:
+async def _run(engine: AsyncEngine, statement: Statement, /, **values: Any) -> Records:
     async with engine.connect() as connection:
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.run_sync(run_on, NOTIFY, channel=channel, payloads=payloads)
+            return await connection.run_sync(run_on, statement, **values)
         except BaseException:
             # Its state is unknown: the pool must not reuse it.
             await connection.invalidate()

@@ -1,27 +1,27 @@
 """Claims of runs on Postgres, and the parameters that settle them."""
 
-import time
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
-from faststream_outbox.storage.contract import StoreLane
+from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, StoreLane
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import OUTPUTS, output_values
-from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, PARKED, RETRIED
+from faststream_outbox.storage.postgres.statements.runs import BURIED, DONE, NEXT, PARKED, RETRIED, RunKind
 from faststream_outbox.storage.postgres.statements.settle import failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES
 from faststream_outbox.storage.rows import OutboxRow
 
 
 class _Met(NamedTuple):
-    """The summary of a walk."""
+    """The summary of a walk, and how many of the wanted heads no other claimer took."""
 
     visits: int
     last: str | None
@@ -29,9 +29,10 @@ class _Met(NamedTuple):
     next_due: float | None
     suspects: bool
     now: float
+    locked: int
 
 
-_NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0)
+_NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0, locked=0)
 
 
 class RunClaims(StoreLane):
@@ -41,10 +42,18 @@ class RunClaims(StoreLane):
     _statements: Statements
 
     async def claim_runs(
-        self, cursor: KeyCursor, *, keys: int, rows_per_key: int, lease_seconds: float, suspects: bool = False
+        self,
+        cursor: KeyCursor,
+        *,
+        keys: int,
+        rows_per_key: int,
+        lease_seconds: float,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        suspects: bool = False,
     ) -> RunClaim:
         """Lease up to `keys` keys that are due and free or, with `suspects`, whose lease ran out."""
-        began, plan = time.monotonic(), cursor.plan()
+        began, plan = lease_now(), cursor.plan()
         seconds = check_number("lease_seconds", lease_seconds)
         walk = {
             "queue": plan.queue,
@@ -54,16 +63,27 @@ class RunClaims(StoreLane):
             "visits": MOST_VISITS,
             "suspects": suspects,
         }
-        lease = {"token": uuid4(), "lease_seconds": seconds, "rows_per_key": check_count("rows_per_key", rows_per_key)}
+        lease = {
+            "token": uuid4(),
+            "lease_seconds": seconds,
+            "rows_per_key": check_count("rows_per_key", rows_per_key),
+            "max_rows": check_count("max_rows", max_rows),
+            "max_bytes": check_count("max_bytes", max_bytes),
+        }
         met, handed = await self._walk_and_lease(plan, walk, lease)
         runs: dict[int, list[OutboxRow]] = {}
         for head, *fields in handed:
             runs.setdefault(head, []).append(self.row_type(*fields))
         claimed = [_run(sorted(rows, key=attrgetter("id")), met.now, began, suspect=suspects) for rows in runs.values()]
         ended = met.visits < MOST_VISITS and met.wanted < keys
-        found, lost = len(claimed), met.wanted - len(claimed)
+        found, lost = len(claimed), met.wanted - met.locked
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects, lost)
+
+    async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
+        """Return those of the queues that have rows with a key."""
+        records = await self._executor.fetch(self._statements.runs.queues_with_keys, queues=list(queues))
+        return frozenset(record[0] for record in records)
 
     async def _walk_and_lease(self, plan: KeyPlan, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         match plan.ordering:
@@ -82,15 +102,18 @@ class RunClaims(StoreLane):
     async def _claim_locked(self, walk: dict[str, Any], lease: dict[str, Any]) -> tuple[_Met, Records]:
         async with self._executor.transaction():
             [[*met, heads]] = await self._executor.fetch(self._statements.runs.lock_keys, **walk)
+            met.append(0)  # until it is known how many of them can be locked
             if not heads:
                 return _Met(*met), []
             asked = {"queue": walk["queue"], "suspects": walk["suspects"], "heads": heads}
-            return _Met(*met), await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
+            records = await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
+            met[-1] = records[0][0]
+            return _Met(*met), [record[1:] for record in records if record[1] is not None]
 
 
-def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) -> dict[str, list[Any]]:
-    """Return the parameters of the statement that settles runs; they are in the order of their leases."""
-    done, retried, buried, parked, outputs = (list[tuple[Any, ...]]() for _ in range(5))
+def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool, kind: RunKind) -> dict[str, list[Any]]:
+    """Return the parameters of a statement that settles runs; they are in the order of their leases."""
+    done, retried, buried, parked, made = (list[tuple[Any, ...]]() for _ in range(5))
     for settlement in settlements:
         head = settlement.lease.row_id
         for row_id, outcome in settlement.outcomes:
@@ -103,14 +126,15 @@ def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool) ->
                     parked.append((row_id, head, *failure_values(dead)))
                 case Ack(new_rows):
                     done.append((row_id, head))
-                    outputs.extend(output_values(row_id, new) for new in new_rows)
+                    made.extend(output_values(row_id, new) for new in new_rows)
                 case Dead():
                     done.append((row_id, head))
     return {
         **LEASES.fill([settlement.lease for settlement in settlements]),
         **DONE.fill(done),
         **RETRIED.fill(retried),
-        **OUTPUTS.fill(outputs),
+        **(OUTPUTS.fill(made) if kind.outputs else {}),
+        **(NEXT.fill([(each.next_head, each.lease.row_id) for each in settlements]) if kind.passes else {}),
         **(BURIED.fill(buried) if keeps_dead else {}),
         **PARKED.fill(parked),
     }

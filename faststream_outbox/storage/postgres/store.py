@@ -28,9 +28,12 @@ from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, InsertStatements
+from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
+from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, are_alike
-from faststream_outbox.storage.schema.tables import notify_channel
+from faststream_outbox.storage.schema.row_security import RowSecurityError
+from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -64,7 +67,11 @@ class PostgresStore(Store):
         self.keeps_shards = shards_table is not None
         self._statements = Statements(outbox_table, dlq_table)
         self._shards = None if shards_table is None else ShardStatements(shards_table)
-        self._notifications = Notifications(notify_channel(outbox_table.name, outbox_table.schema))
+        tables = (table for table in (outbox_table, dlq_table, shards_table) if table is not None)
+        self._tables = [quoted_name(table.name, table.schema) for table in tables]
+        self._notifications = Notifications(
+            notify_channel(outbox_table.name, outbox_table.schema), self._statements.operators.unserved
+        )
 
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         if row.key is not None and isinstance(session, Session):
@@ -142,8 +149,10 @@ class PostgresStore(Store):
         if head is not None:
             followers = sorted(lease.row_id for lease in leases if lease != head)
             run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])
-            parameters = settle_parameters([run], keeps_dead=self.keeps_dead)
-            return bool(await self._run(session, self._execute_last, self._statements.runs.settle, **parameters))
+            kind = RunKind(outputs=bool(outputs), passes=False)
+            parameters = settle_parameters([run], keeps_dead=self.keeps_dead, kind=kind)
+            settle = self._statements.runs.settles[kind]
+            return bool(await self._run(session, self._execute_last, settle, **parameters))
         statement, columns = deletion(self._statements, leases, outputs)
         return leases_of(await self._run(session, self._execute_last, statement, **columns)) == frozenset(leases)
 
@@ -157,7 +166,7 @@ class PostgresStore(Store):
         return self._execute(session, statement, **values)
 
     async def look(self) -> list[tuple[str, Exception]]:
-        """Return the tables that cannot be read, each with the error."""
+        """Return the tables that cannot be read, or whose rows are hidden, each with the error."""
         failures: list[tuple[str, Exception]] = []
         looks = dict(self._statements.operators.look)
         if self._shards is not None:
@@ -168,7 +177,14 @@ class PostgresStore(Store):
                     await connection.run_sync(run_on, statement)
             except Exception as error:  # noqa: BLE001 - errors are the result
                 failures.append((table, error))
+        if len(failures) < len(looks):
+            failures.extend((f"The table {hidden.table}", hidden) for hidden in await self._hidden_tables())
         return failures
+
+    async def _hidden_tables(self) -> list[RowSecurityError]:
+        async with self.transaction() as connection:
+            found = await connection.run_sync(run_on, HIDDEN_TABLES, tables=self._tables)
+        return [RowSecurityError(*hidden) for hidden in found]
 
     def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool:
         return bool(self._execute(session, self._statements.insert.cancel_timer, queue=queue, timer_id=timer_id))
@@ -219,7 +235,7 @@ class PostgresStore(Store):
 
     def lane(self, executor: Executor) -> PostgresLane:
         """Return a lane that runs its statements through this executor."""
-        return PostgresLane(executor, self._statements, self._shards)
+        return PostgresLane(executor, self._statements, self._shards, tables=self._tables)
 
     def borrow(self, connection: AsyncConnection) -> StoreLane:
         """Return a lane on a caller's connection: inside its open transaction, or one transaction per operation."""

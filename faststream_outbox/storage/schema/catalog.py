@@ -65,6 +65,16 @@ SELECT c.relname AS name, pg_catalog.pg_get_indexdef(i.indexrelid) AS definition
  ORDER BY c.relname
 """)
 
+# CHECK constraints, each with the columns that it looks at.
+_READ_CHECKS: Final = text("""
+SELECT p.conname AS name, ARRAY(
+         SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = p.conrelid AND a.attnum = ANY (p.conkey)
+       ) AS columns
+  FROM pg_catalog.pg_constraint p
+ WHERE p.conrelid = CAST(:oid AS oid) AND p.contype = 'c'
+ ORDER BY p.conname
+""")
+
 _SCHEMA_EXISTS: Final = text(
     "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text))"
 )
@@ -121,6 +131,7 @@ class LiveTable:
     schema: str
     columns: dict[str, LiveColumn]
     indexes: list[LiveIndex]
+    checks: dict[str, list[str]]
     options: dict[str, str]
 
 
@@ -134,7 +145,9 @@ def read_table(connection: Connection, table: Table) -> LiveTable | None:
         for row in connection.execute(_READ_COLUMNS, {"oid": found.oid})
     }
     indexes = [LiveIndex(**row) for row in connection.execute(_READ_INDEXES, {"oid": found.oid}).mappings()]
-    return LiveTable(found.schema, columns, indexes, dict(option.split("=", 1) for option in found.options or ()))
+    checks = {row.name: row.columns for row in connection.execute(_READ_CHECKS, {"oid": found.oid})}
+    options = dict(option.split("=", 1) for option in found.options or ())
+    return LiveTable(found.schema, columns, indexes, checks, options)
 
 
 def schema_exists(connection: Connection, schema: str) -> bool:

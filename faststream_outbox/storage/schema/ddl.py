@@ -125,8 +125,12 @@ class TableDdl:
     def drop_index(self, index: LiveIndex) -> str:
         """Drop an index, with the constraint that owns it."""
         if index.constraint:
-            return f"ALTER TABLE {self.name} DROP CONSTRAINT {quoted(index.constraint)}"
+            return self.drop_constraint(index.constraint)
         return f"DROP INDEX CONCURRENTLY {quoted(index.name, self._schema)}"
+
+    def drop_constraint(self, name: str) -> str:
+        """Return the statement that drops a constraint."""
+        return f"ALTER TABLE {self.name} DROP CONSTRAINT {quoted(name)}"
 
     def set_options(self, options: dict[str, str]) -> str:
         """Set storage options."""

@@ -48,9 +48,14 @@ def make_outbox_table(
 ) -> Table:
     """Define the outbox on your `MetaData`; your migrations create it.
 
-    `fillfactor` leaves room in each page for the claimed version of its rows, so that a claim touches no index. With
-    half of the page that holds for nine claims in ten or more, with 45 for all, whatever the rows look like; 100 halves
-    the disk that a standing backlog takes, at three times the write-ahead log per claim.
+    Args:
+        metadata: Where the table is defined.
+        table_name: Its name.
+        schema: Its schema; by default that of the metadata.
+        fillfactor: How much of a page inserts fill, in percent. The rest is for the claimed version of the rows: a
+            claim then touches no index. With half of the page that holds for nine claims in ten or more, with 45 for
+            all, whatever the rows look like; 100 halves the disk that a standing backlog takes, at three times the
+            write-ahead log per claim.
 
     Example:
         metadata = MetaData()
@@ -95,6 +100,11 @@ def make_outbox_table(
 def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema: str | None = None) -> Table:
     """Define the table that keeps rows which failed for good; a row moves here in the statement that deletes it.
 
+    Args:
+        metadata: Where the table is defined.
+        table_name: Its name.
+        schema: Its schema; by default that of the metadata.
+
     Example:
         dlq_table = make_dlq_table(metadata)
 
@@ -127,6 +137,11 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
 def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, schema: str | None = None) -> Table:
     """Define the table of an `Inbox`: which consumer has handled which message.
 
+    Args:
+        metadata: Where the table is defined.
+        table_name: Its name.
+        schema: Its schema; by default that of the metadata.
+
     Example:
         inbox_table = make_inbox_table(metadata)
 
@@ -147,9 +162,14 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
 def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, schema: str | None = None) -> Table:
     """Define the table of which process holds which shard of a queue's keys; `HashShards()` needs it.
 
+    Args:
+        metadata: Where the table is defined.
+        table_name: Its name.
+        schema: Its schema; by default that of the metadata.
+
     Example:
         shards_table = make_shards_table(metadata)
-        broker = OutboxBroker(engine, outbox_table=outbox_table, shards_table=shards_table)
+        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table)
 
     """
     _check_table(metadata, table_name)
@@ -194,6 +214,14 @@ def outbox_autovacuum_ddl(
     vacuum_cost_limit: int | None = None,
 ) -> str:
     """Return the `ALTER TABLE` that gives an existing table the autovacuum settings a new one is created with.
+
+    Args:
+        table_name: The name of the table.
+        schema: Its schema.
+        vacuum_threshold: After how many dead rows it is vacuumed.
+        insert_threshold: After how many new rows it is vacuumed.
+        vacuum_cost_delay: How many milliseconds a vacuum pauses after each portion of work; None leaves the server's.
+        vacuum_cost_limit: How large such a portion is; None leaves the server's.
 
     Example:
         op.execute(outbox_autovacuum_ddl("outbox"))  # in an Alembic migration

@@ -113,8 +113,8 @@ class WatchedStore(MemoryStore):
 class WatchedConnection(MemoryLane):
     _store: WatchedStore
 
-    async def claim(self, cursor: ClaimCursor, *, limit: int, lease_seconds: float) -> Claim:
-        claim = await super().claim(cursor, limit=limit, lease_seconds=lease_seconds)
+    async def claim(self, *args: Any, **options: Any) -> Claim:
+        claim = await super().claim(*args, **options)
         self._store.asked.append("claim")
         self._store.claims.append("keyless")
         self._store.on_claim()

@@ -13,6 +13,7 @@ from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.settle.settle_buffer import SettleBuffer
 from faststream_outbox.storage import Ack, Lease, NewRow, OutboxRow, Retry, Settlement
+from faststream_outbox.storage.clock import lease_now
 from tests.backends import MemoryBackend
 
 _IDS = count(1)
@@ -23,7 +24,7 @@ async def rows(count: int, *, attempts: int = 0) -> list[OutboxRow]:
     await backend.insert(*(NewRow("q", b"") for _ in range(count)))
     claimed = (await backend.claim("q", limit=count)).rows
     for row in claimed:
-        row.id, row.attempts_count, row.claimed_at = next(_IDS), attempts, time.monotonic()
+        row.id, row.attempts_count, row.claimed_at = next(_IDS), attempts, lease_now()
     return claimed
 
 

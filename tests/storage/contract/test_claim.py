@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from faststream_outbox.storage import Claim, ClaimCursor, NewRow
+from faststream_outbox.storage.clock import lease_now
 from tests.backends import Backend
 
 
@@ -13,13 +14,13 @@ async def test_due_rows_are_leased_in_order(backend: Backend) -> None:
     early = datetime(2020, 1, 1, tzinfo=UTC)
     ids = await backend.insert(NewRow("q", b"1"), NewRow("q", b"2"), NewRow("q", b"0", activate_at=early))
 
-    before = time.monotonic()
+    before = lease_now()
     claim = await backend.claim("q", lease_seconds=30)
 
     assert [row.payload for row in claim.rows] == [b"0", b"1", b"2"]
     assert [row.id for row in claim.rows] == [ids[2], ids[0], ids[1]]
     assert not claim.more
-    assert before + 30 <= claim.expires_at <= time.monotonic() + 30
+    assert before + 30 <= claim.expires_at <= lease_now() + 30
     stored = {row.id: row for row in await backend.rows()}
     for row in claim.rows:
         assert row == stored[row.id]
@@ -164,3 +165,26 @@ async def test_a_claim_that_is_not_more_has_everything(backend: Backend) -> None
         claim: Claim = await lane.claim(cursor, limit=30, lease_seconds=60)
     assert len(claim.rows) == 3
     assert not claim.more
+
+
+async def test_a_claim_ends_with_the_row_that_reaches_its_bytes(backend: Backend) -> None:
+    await backend.insert(*(NewRow("q", b"x" * 1000) for _ in range(10)))
+    claimed, cursor = list[int](), ClaimCursor(["q"])
+    async with backend.store.connect() as lane:
+        for _ in range(3):
+            claim = await lane.claim(cursor, limit=100, lease_seconds=60.0, max_bytes=3500)
+            claimed.append(len(claim.rows))
+            assert claim.more == (sum(claimed) < 10)
+    assert claimed == [4, 4, 2]
+
+
+async def test_a_row_of_more_bytes_than_a_claim_has_comes_alone(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"x" * 5000), NewRow("q", b""), NewRow("other", b""))
+    cursor = ClaimCursor(["q", "other"])
+    async with backend.store.connect() as lane:
+        first = await lane.claim(cursor, limit=100, lease_seconds=60.0, max_bytes=1000)
+        assert [len(row.payload) for row in first.rows] == [5000]
+        assert first.more
+        rest = await lane.claim(cursor, limit=100, lease_seconds=60.0, max_bytes=1000)
+    assert sorted(row.queue for row in rest.rows) == ["other", "q"]
+    assert not rest.more

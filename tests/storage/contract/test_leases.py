@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -6,6 +5,7 @@ from uuid import uuid4
 import pytest
 
 from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, Retry, Settlement, StoreLane
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.ordering import KeyCursor
 from tests.backends import Backend, everywhere
 
@@ -201,16 +201,16 @@ async def test_a_suspect_is_found_among_many_that_are_in_flight(backend: Backend
 
 async def test_a_claimed_row_tells_the_databases_time(backend: Backend) -> None:
     await backend.insert(NewRow("q", b""))
-    before = time.monotonic()
+    before = lease_now()
     [row] = (await backend.claim("q", lease_seconds=10)).rows
-    assert before <= row.claimed_at <= time.monotonic()
+    assert before <= row.claimed_at <= lease_now()
     await backend.pass_time(11)
     async with backend.store.connect() as lane:
         [suspect] = (await lane.claim_suspect(everywhere("q"), lease_seconds=10)).rows
-    assert row.claimed_at <= suspect.claimed_at <= time.monotonic()
+    assert row.claimed_at <= suspect.claimed_at <= lease_now()
     for claimed in (row, suspect):
         assert claimed.acquired_at is not None
-        elapsed = timedelta(seconds=time.monotonic() - claimed.claimed_at)
+        elapsed = timedelta(seconds=lease_now() - claimed.claimed_at)
         assert claimed.database_now() - claimed.acquired_at == pytest.approx(elapsed, abs=timedelta(seconds=1))
         later = replace(claimed, claimed_at=claimed.claimed_at - 3600)
         assert later.database_now() - claimed.database_now() == pytest.approx(

@@ -297,3 +297,44 @@ def test_a_settlement_begins_with_the_head_and_ends_with_a_retry() -> None:
         Settlement.of_run(lease, [(2, Ack())])
     with pytest.raises(ValueError, match="blocks its key"):
         Settlement.of_run(lease, [(1, Retry(0.0, 1)), (2, Ack())])
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "max_bytes", "lengths"),
+    [
+        pytest.param(100, 10**6, [5, 5, 5], id="all fit"),
+        pytest.param(8, 10**6, [5, 3], id="whole runs come, and a part of the last"),
+        pytest.param(2, 10**6, [2], id="a run is no longer than the claim"),
+        pytest.param(100, 5500, [5, 1], id="no row is added to those that have the bytes"),
+        pytest.param(100, 1, [1], id="one always comes"),
+    ],
+)
+async def test_a_claim_of_runs_is_bounded(backend: Backend, max_rows: int, max_bytes: int, lengths: list[int]) -> None:
+    await backend.insert(*(NewRow("q", b"x" * 1000, key=key) for key in "xyz" for _ in range(5)))
+    runs, cursor = list[Run](), _cursor()
+    async with backend.store.connect() as lane:
+        while not runs:  # the first look begins anywhere, perhaps behind these keys
+            claimed = await lane.claim_runs(
+                cursor, keys=3, rows_per_key=10, lease_seconds=60.0, max_rows=max_rows, max_bytes=max_bytes
+            )
+            runs = claimed.runs
+        assert [len(run.rows) for run in sorted(runs, key=lambda run: run.key or "")] == lengths
+        assert claimed.more
+        # Nothing is lost to the bounds: what was left out comes when the keys are free again.
+        left, given = 15, runs
+        while given:
+            await lane.settle(Settlement.of_run(run.lease, [(row.id, Ack()) for row in run.rows]) for run in given)
+            left -= sum(len(run.rows) for run in given)
+            given = [
+                run
+                for _ in range(3)
+                for run in (await lane.claim_runs(cursor, keys=3, rows_per_key=10, lease_seconds=60.0)).runs
+            ]
+    assert left == 0
+
+
+async def test_which_queues_have_keys(backend: Backend) -> None:
+    await backend.insert(NewRow("a", b"", key="k"), NewRow("b", b""), NewRow("c", b"", key="k", activate_in=HOUR))
+    async with backend.store.connect() as lane:
+        assert await lane.queues_with_keys(["a", "b", "d", "c"]) == {"a", "c"}
+        assert await lane.queues_with_keys(["b"]) == frozenset()

@@ -107,3 +107,42 @@ async def test_a_parked_key_is_not_late(backend: Backend) -> None:
 async def test_a_store_answers(backend: Backend) -> None:
     async with backend.store.connect() as lane:
         await lane.ping()
+
+
+async def unserved(backend: Backend, *known: str) -> dict[str, int]:
+    async with backend.store.connect() as lane:
+        found = await lane.unserved(known)
+    async with backend.store.listen(lambda _queue: None) as listening:
+        assert await listening.unserved(known) == found, "the same on the listening connection"
+    return found
+
+
+async def test_rows_of_queues_that_are_not_known_are_counted(backend: Backend) -> None:
+    assert await unserved(backend) == {}
+    await backend.insert(*(NewRow(queue, b"") for queue in ("a", "b", "b", "c")))
+    await backend.insert(*(NewRow(queue, b"", key=key) for queue, key in (("b", "x"), ("d", "x"), ("d", "y"))))
+    assert await unserved(backend) == {"a": 1, "b": 3, "c": 1, "d": 2}
+    assert await unserved(backend, "a", "d", "other") == {"b": 3, "c": 1}
+    assert await unserved(backend, *"abcd") == {}
+
+
+async def test_only_rows_that_could_be_claimed_are_counted(backend: Backend) -> None:
+    await backend.insert(NewRow("timers", b"", activate_in=HOUR), NewRow("both", b"", activate_in=HOUR))
+    await backend.insert(NewRow("both", b""), NewRow("both", b""))
+    await fill(backend, *"ppaa")
+    runs = {run.key: run for run in (await claim(backend, cursor=begun())).runs}
+    await settle(backend, runs["p"], Park(Dead("rejected")))
+    await settle(backend, runs["a"], Retry(0.0, 1))
+    assert await unserved(backend) == {"both": 2, "q": 2}, "not the rows behind a parked one"
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
+async def test_a_lease_says_that_somebody_reads_the_queue(backend: Backend, key: str | None) -> None:
+    await backend.insert(*(NewRow("q", b"", key=key) for _ in range(3)))
+    if key is None:
+        await backend.claim("q", limit=1)
+    else:
+        await claim(backend, rows_per_key=1, cursor=begun())
+    assert await unserved(backend) == {}
+    await backend.pass_time(61)
+    assert await unserved(backend) == {"q": 3}, "until it is over"

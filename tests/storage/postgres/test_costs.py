@@ -151,7 +151,7 @@ async def test_wal_per_row(postgres: PostgresBackend) -> None:
     await postgres.fill(1000)
     queues = {"claim_queue": "ARRAY['q']", "claim_quota": "ARRAY[500]"}
     start = {"claim_at": "ARRAY['-infinity'::float8]", "claim_id": "ARRAY[0]"}
-    claim = with_values(statements.claim.claim, {**LEASE, **queues, **start, "limit": "500"})
+    claim = with_values(statements.claim.claim, {**LEASE, **queues, **start, "limit": "500", "max_bytes": "8000000"})
     assert await wal_bytes(postgres, claim) / 500 <= 200
     await postgres.run(f"UPDATE outbox SET acquired_token = '{TOKEN}' WHERE id <= 500")
     delete = with_values(statements.settle.delete_batch, LEASES)

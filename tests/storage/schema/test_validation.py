@@ -311,6 +311,10 @@ FAULTS = {
         "DROP INDEX outbox_timer_uq; ALTER TABLE outbox ADD CONSTRAINT outbox_timer_uq UNIQUE (queue, timer_id)",
         ["unique index (queue, timer_id)"],
     ),
+    "a CHECK of leases": (
+        "ALTER TABLE outbox ADD CONSTRAINT outbox_lease_ck CHECK ((acquired_token IS NULL) = (acquired_at IS NULL))",
+        ["the CHECK outbox_lease_ck is not ours, and leases violate it"],
+    ),
     "a stranger bears the name": (
         "DROP INDEX outbox_timer_uq; CREATE TABLE outbox_timer_uq (id int)",
         ["unique index (queue, timer_id)"],

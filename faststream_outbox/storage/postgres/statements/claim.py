@@ -4,7 +4,17 @@ from typing import Final
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.postgres.statements.statement import LEASE, LEASES, ROW, Columns, Statement, epoch, held
+from faststream_outbox.storage.postgres.statements.statement import (
+    LEASE,
+    LEASES,
+    ROW,
+    SIZE,
+    Columns,
+    Statement,
+    epoch,
+    held,
+    within_bytes,
+)
 from faststream_outbox.storage.schema.tables import quoted_name
 
 # A claim of a suspect compares the first 1,000 suspects of a queue, and takes the one whose lease expired first.
@@ -12,6 +22,8 @@ SUSPECTS_COMPARED: Final = 1000
 
 # The columns of a row that was just claimed: the claimer knows its token.
 _CLAIMED_ROW: Final = ROW.replace("o.acquired_token", "NULL::uuid")
+# The same, with the number of rows that were ready in the token's place: it says whether `max_bytes` left some out.
+_CLAIMED_OF_READY: Final = ROW.replace("o.acquired_token", "(SELECT count(*) FROM ready)")
 # Queues in the order in which they are claimed: how many rows each gives at most, and the position to start from.
 QUOTAS: Final = Columns("claim", queue="text", quota="bigint", at="float8", id="bigint")
 # Queues, each with a position to start from or to end at.
@@ -32,16 +44,16 @@ class ClaimStatements:
 
     def _claim(self) -> Statement:
         # No sort comes after the locks: it would lock rows that the LIMIT then drops.
-        return Statement(f"""WITH ready AS (
-  SELECT o.id FROM {QUOTAS.unnest("q")}
+        return Statement(f"""WITH ready AS MATERIALIZED (
+  SELECT o.id, o.size FROM {QUOTAS.unnest("q")}
    CROSS JOIN LATERAL (
-    SELECT o.id FROM {self._outbox} o
+    SELECT o.id, {SIZE} AS size FROM {self._outbox} o
      WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now() AND o.acquired_token IS NULL
        AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)
      ORDER BY o.next_attempt_at, o.id LIMIT q.quota FOR UPDATE SKIP LOCKED) o
    LIMIT :limit::bigint)
 UPDATE {self._outbox} o SET {LEASE}
- WHERE o.id = ANY (ARRAY(SELECT ready.id FROM ready)) RETURNING {_CLAIMED_ROW}""")
+ WHERE o.id = ANY (ARRAY(SELECT r.id FROM {within_bytes("ready")} r)) RETURNING {_CLAIMED_OF_READY}""")
 
     def _claim_suspect(self) -> Statement:
         # Read up to where claims have come: every claimed row lies before that, and the backlog behind is not read.

@@ -9,11 +9,13 @@ from typing import Final
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.contract import MOST_COUNTED, MOST_QUEUES
 from faststream_outbox.storage.ordering.key_cursor import BEGINNING, LAST_ID
 from faststream_outbox.storage.ordering.states import BLOCKED, STATE
 from faststream_outbox.storage.parking import BY_OPERATOR, sql_cause, sql_number, sql_without_cause
 from faststream_outbox.storage.postgres.statements.settle import DEAD_ROW, insert_dead, returning_dead, set_parked
 from faststream_outbox.storage.postgres.statements.statement import ROW, Statement, epoch
+from faststream_outbox.storage.schema.row_security import READ_HIDDEN
 from faststream_outbox.storage.schema.tables import quoted_name
 
 # A head without its payload, which these statements do not show.
@@ -21,6 +23,9 @@ _HEAD: Final = ROW.replace("o.payload", "''::bytea")
 _IS_PARKED: Final = "o.next_attempt_at = 'infinity'"
 # A row with a token is a suspect and stays one. It gets a new token, so that the process that had it cannot settle it.
 _DISOWN: Final = "acquired_token = CASE WHEN o.acquired_token IS NOT NULL THEN gen_random_uuid() END"
+
+# The tables, of those given by their quoted names, whose rows are hidden: the arguments of `RowSecurityError`.
+HIDDEN_TABLES: Final = Statement(READ_HIDDEN)
 
 
 class OperatorStatements:
@@ -32,6 +37,7 @@ class OperatorStatements:
         self.read = self._read()
         self.look = self._look()
         self.stats = self._stats()
+        self.unserved = self._unserved()
         self.read_keys = self._read_keys()
         self.retry = self._retry()
         self.release = self._release()
@@ -93,6 +99,39 @@ SELECT coalesce(l.queue, d.queue), coalesce(l.ready, 0), coalesce(l.scheduled, 0
         return f"""SELECT o.queue, o.entity_key AS key, o.id, ({STATE}) = ANY (:states::text[]) AS wanted
       FROM {self._outbox} o WHERE o.entity_key IS NOT NULL AND (o.queue, o.entity_key, o.id) > ({after})
      ORDER BY o.queue, o.entity_key, o.id LIMIT 1"""
+
+    def _unserved(self) -> Statement:
+        first, following = (
+            "least("
+            + ", ".join(
+                f"(SELECT o.queue FROM {self._outbox} o WHERE o.entity_key IS {kind} AND o.queue {beyond} "
+                "ORDER BY o.queue LIMIT 1)"
+                for kind in ("NULL", "NOT NULL")
+            )
+            + ")::text"
+            for beyond in (">= ''", "> q.queue")
+        )
+        # From queue to queue by a probe of each index, then the first rows of each: a backlog costs no more than some.
+        # Rows behind a head that is not due wait for the head.
+        return Statement(f"""WITH RECURSIVE queues(queue) AS (
+  SELECT {first}
+  UNION ALL
+  SELECT {following} FROM queues q WHERE q.queue IS NOT NULL),
+others AS (
+  SELECT q.queue FROM queues q WHERE q.queue <> ALL (:known::text[]) LIMIT {MOST_QUEUES})
+SELECT q.queue, count(*) FILTER (WHERE r.due)
+  FROM others q CROSS JOIN LATERAL (
+    (SELECT true AS due, o.lease_expires_at > now() AS leased FROM {self._outbox} o
+      WHERE o.entity_key IS NULL AND o.queue = q.queue AND o.next_attempt_at <= now()
+      ORDER BY o.next_attempt_at LIMIT {MOST_COUNTED})
+    UNION ALL
+    SELECT k.next_attempt_at <= now()
+           AND first_value(k.next_attempt_at) OVER (PARTITION BY k.entity_key ORDER BY k.id) <= now(),
+           k.lease_expires_at > now()
+      FROM (SELECT o.id, o.entity_key, o.next_attempt_at, o.lease_expires_at FROM {self._outbox} o
+             WHERE o.entity_key IS NOT NULL AND o.queue = q.queue
+             ORDER BY o.entity_key, o.id LIMIT {MOST_COUNTED}) k) r
+ GROUP BY q.queue HAVING bool_or(r.due) AND NOT bool_or(r.leased) ORDER BY q.queue""")
 
     def _read_keys(self) -> Statement:
         # From head to head, one probe of the index each, until enough are found or the queue asked for ends.

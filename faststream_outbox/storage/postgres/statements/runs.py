@@ -8,7 +8,8 @@ all rows that the lease covers.
 A claim walks from head to head and leases the heads it wants. The strategies differ only in the walk.
 """
 
-from typing import Final
+from itertools import product, starmap
+from typing import Final, NamedTuple
 
 from sqlalchemy import Table
 
@@ -28,10 +29,12 @@ from faststream_outbox.storage.postgres.statements.statement import (
     LEASE,
     LEASES,
     ROW,
+    SIZE,
     Columns,
     Statement,
     epoch,
     held,
+    within_bytes,
 )
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -40,6 +43,8 @@ DONE: Final = Columns("done", **OF_RUN)
 RETRIED: Final = Columns("retried", **OF_RUN, **RETRY)
 BURIED: Final = Columns("buried", **OF_RUN, **FAILURE)
 PARKED: Final = Columns("parked", **OF_RUN, **FAILURE)
+# The rows to which the leases of their heads pass.
+NEXT: Final = Columns("next", **OF_RUN)
 
 # What a walk found: how many heads, the key of the last one, how many were wanted, in how many seconds the next of the
 # others is due, whether some were suspects; and the time.
@@ -47,12 +52,22 @@ _SUMMARY: Final = f"""count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesc
        {epoch("min(w.due) FILTER (WHERE w.mine AND NOT w.wanted)")} - {epoch("now()")},
        coalesce(bool_or(w.mine AND NOT w.free AND w.due <= now()), false), {epoch("now()")}"""
 
+# How many of the wanted heads were still free; those too that are left out because the claim is full.
+_LOCKED: Final = "(SELECT count(*) FROM free)"
+
 # What a claim may lease: rows that are due and free or, if suspects are wanted, whose lease ran out.
 _WANTED: Final = """o.next_attempt_at <= now() AND CASE WHEN :suspects::bool
              THEN o.acquired_token IS NOT NULL AND o.lease_expires_at <= now() ELSE o.acquired_token IS NULL END"""
 
 # The claim has counted the delivery of the head; those of the rows behind it are counted when they are settled.
 _DELIVERIES: Final = f"CASE WHEN o.id = l.head THEN o.deliveries_count ELSE {DELIVERED} END"
+
+
+class RunKind(NamedTuple):
+    """What the settle of a run has besides deletions: outputs to insert, and a lease that passes to the next row."""
+
+    outputs: bool
+    passes: bool
 
 
 def _covered(rows: Columns) -> str:
@@ -71,8 +86,9 @@ class RunStatements:
         self.claim = self._claim()
         self.claim_shards = self._claim(mine="hashtext(o.entity_key) & :shard_mask::int = ANY (:shards::int[])")
         self.lock_keys = self._lock_keys()
+        self.queues_with_keys = self._queues_with_keys()
         self.claim_locked = self._claim_locked()
-        self.settle = self._settle()
+        self.settles = {kind: self._settle(kind) for kind in starmap(RunKind, product((False, True), repeat=2))}
 
     def _walk(self, mine: str = "true") -> str:
         """Return a walk from head to head; wanted are heads that are due, free (or suspects), and `mine` to claim."""
@@ -96,6 +112,7 @@ class RunStatements:
 
         A suspect comes alone. The process that lost it may have held the rows behind it too, and one of those may have
         killed the process: they get an `acquired_at` without a token, and each comes alone once it is the head.
+        Whole runs come, the oldest head first, while `:max_rows` and `:max_bytes` allow; only their heads are leased.
         """
 
         def behind(columns: str, limit: str) -> str:
@@ -105,24 +122,35 @@ class RunStatements:
      ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN :rows_per_key::int - 1 ELSE 0 END"""
 
         fresh = "NOT :suspects::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
-        return f"""heads AS MATERIALIZED (
+        head = f"SELECT f.* FROM {self._outbox} f WHERE f.id = h.id"
+        runs = f"FROM free h CROSS JOIN LATERAL ({head} UNION ALL ({behind('f.*', fresh)})) o"
+        return f"""free AS MATERIALIZED (
   SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_WANTED}
      FOR UPDATE OF o SKIP LOCKED),
+chosen AS MATERIALIZED {within_bytes(f"(SELECT h.id AS head, o.*, {SIZE} AS size {runs} LIMIT :max_rows::bigint)")},
 leased AS (
-  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT h.id FROM heads h)) RETURNING o.id AS head, {ROW}),
+  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT DISTINCT c.head FROM chosen c))
+RETURNING o.id AS head, {ROW}),
 handed AS (
   SELECT * FROM leased
   UNION ALL
-  SELECT h.id, {ROW} FROM heads h CROSS JOIN LATERAL ({behind("*", fresh)}) o),
+  SELECT o.head, {ROW} FROM chosen o WHERE o.id > o.head),
 marked AS (
   UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
-    SELECT f.id FROM heads h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
+    SELECT f.id FROM free h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
 
     def _claim(self, mine: str = "true") -> Statement:
         return Statement(f"""{self._walk(mine)},
 {self._lease("ARRAY(SELECT w.id FROM walk w WHERE w.wanted)")}
-SELECT s.*, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
+SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
+
+    def _queues_with_keys(self) -> Statement:
+        # One probe of the index for each queue.
+        return Statement(f"""SELECT q.queue FROM unnest(:queues::text[]) AS q(queue)
+ CROSS JOIN LATERAL (
+  SELECT o.id FROM {self._outbox} o
+   WHERE o.queue = q.queue AND o.entity_key IS NOT NULL ORDER BY o.entity_key, o.id LIMIT 1) o""")
 
     def _lock_keys(self) -> Statement:
         # A statement's snapshot is older than any lock that it takes, so a second statement leases.
@@ -131,11 +159,13 @@ SELECT s.*, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON tru
         return Statement(f"{self._walk()}\nSELECT {_SUMMARY}, {locked} FROM walk w")
 
     def _claim_locked(self) -> Statement:
-        return Statement(f"WITH {self._lease(':heads::bigint[]')}\nSELECT r.* FROM handed r")
+        return Statement(f"""WITH {self._lease(":heads::bigint[]")}
+SELECT {_LOCKED}, r.* FROM (SELECT) s LEFT JOIN handed r ON true""")
 
-    def _settle(self) -> Statement:
+    def _settle(self, kind: RunKind) -> Statement:
+        # Only a statement with outputs has an INSERT: Postgres asks for that right even if no row is inserted.
         return Statement(f"""WITH own AS MATERIALIZED (
-  SELECT o.id, l.token FROM {self._outbox} o, {LEASES.unnest("l")}
+  SELECT o.id, l.token, o.lease_expires_at FROM {self._outbox} o, {LEASES.unnest("l")}
    WHERE {held(LEASES)} FOR UPDATE OF o),
 gone AS (
   DELETE FROM {self._outbox} o USING {DONE.unnest("l")} JOIN own ON own.id = l.head
@@ -144,12 +174,20 @@ again AS (
   UPDATE {self._outbox} o SET {SET_RETRY}, deliveries_count = {_DELIVERIES}
     FROM {RETRIED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(RETRIED)} RETURNING o.id),
-{insert_outputs(self._outbox, "gone", "id")},
-{self._bury()}parked AS (
+{insert_outputs(self._outbox, "gone", "id") + "," if kind.outputs else ""}
+{self._pass() if kind.passes else ""}{self._bury()}parked AS (
   UPDATE {self._outbox} o SET {self._set_parked()}, deliveries_count = {_DELIVERIES}
     FROM {PARKED.unnest("l")} JOIN own ON own.id = l.head
    WHERE {_covered(PARKED)} RETURNING o.id)
 SELECT own.id, own.token FROM own""")
+
+    def _pass(self) -> str:
+        return f"""passed AS (
+  UPDATE {self._outbox} o SET acquired_at = now(), deliveries_count = {DELIVERED},
+         lease_expires_at = own.lease_expires_at, acquired_token = own.token
+    FROM {NEXT.unnest("l")} JOIN own ON own.id = l.head
+   WHERE {_covered(NEXT)}),
+"""
 
     def _bury(self) -> str:
         if self._dlq is None:

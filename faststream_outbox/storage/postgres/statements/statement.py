@@ -119,12 +119,21 @@ ROW: Final = ", ".join(
         *(epoch("o.first_attempt_at"), epoch("o.last_attempt_at")),
     ]
 )
+# How many bytes a row takes on its way to the client, about: a jsonb is compressed. No large value is read for it.
+SIZE: Final = "octet_length(o.payload) + coalesce(pg_column_size(o.headers), 0)"
 # One delivery more; the largest bigint stays, because an overflow would fail the whole claim.
 DELIVERED: Final = "least(o.deliveries_count, 9223372036854775806) + 1"
 LEASE: Final = f"""acquired_at = now(), deliveries_count = {DELIVERED},
        lease_expires_at = now() + make_interval(secs => :lease_seconds::float8), acquired_token = :token::uuid"""
 UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
 LEASES: Final = Columns("lease", id="bigint", token="uuid")  # noqa: S106 - a type, no password
+
+
+def within_bytes(rows: str) -> str:
+    """Return the first of these rows that have `:max_bytes` together, and one more."""
+    # No ORDER BY: the rows keep their order, and no sort copies them.
+    sums = f"SELECT b.*, sum(b.size) OVER (ROWS UNBOUNDED PRECEDING) - b.size AS before FROM {rows} b"
+    return f"(SELECT * FROM ({sums}) b WHERE b.before < :max_bytes::bigint)"
 
 
 def held(leases: Columns) -> str:

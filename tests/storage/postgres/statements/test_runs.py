@@ -6,19 +6,20 @@ from sqlalchemy import text
 from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS
 from faststream_outbox.storage.postgres.statements import Statements
 from tests.backends import PostgresBackend
-from tests.storage.postgres.statements.test_operators import SETTLE
+from tests.storage.postgres.statements.test_operators import SETTLE, SETTLE_NEXT, SETTLE_OUTPUTS
 from tests.storage.postgres.statements.test_statements import IDS, LEASE, check_probes_only, driver, explain
 
 __all__ = ["driver"]  # a fixture: one driver will do here, too
 
 VISITS = 500
 WALK = {"queue": "'q'", "after_key": "''", "after_id": "-1", "keys": "100", "visits": str(VISITS), "suspects": "false"}
+BOUNDS = {"rows_per_key": "10", "max_rows": "1000", "max_bytes": "8000000"}
 ARGUMENTS = {
-    "claim": {**LEASE, **WALK, "rows_per_key": "10"},
-    "claim_shards": {**LEASE, **WALK, "rows_per_key": "10", "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
+    "claim": {**LEASE, **WALK, **BOUNDS},
+    "claim_shards": {**LEASE, **WALK, **BOUNDS, "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
     "lock_keys": WALK,
-    "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", "rows_per_key": "10", "heads": IDS},
-    "settle": SETTLE,
+    "queues_with_keys": {"queues": "ARRAY['q', 'other', 'q3', 'q4']"},
+    "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", **BOUNDS, "heads": IDS},
 }
 # How many index entries one execution may touch: a few for each visit, and the rows that are handed out.
 MOST_TOUCHED = 4 * VISITS + VISITS * 10
@@ -50,3 +51,6 @@ async def test_heads_are_probed_for_however_many_rows_there_are(
             check_probes_only(plan)
             touched = sum(node["Actual Rows"] * node["Actual Loops"] for node in plan if "Index Name" in node)
             assert touched <= MOST_TOUCHED, name
+        for (outputs, passes), statement in statements.settles.items():
+            arguments = SETTLE | (SETTLE_OUTPUTS if outputs else {}) | (SETTLE_NEXT if passes else {})
+            check_probes_only(await explain(connection, statement, arguments, mode="generic"))

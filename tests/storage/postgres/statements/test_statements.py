@@ -60,6 +60,7 @@ ARGUMENTS = {
         "claim_at": POSITIONS["position_at"],
         "claim_id": POSITIONS["position_id"],
         "limit": "100",
+        "max_bytes": "8000000",
     },
     "claim.claim_suspect": {**LEASE, **POSITIONS},
     "claim.renew": {**LEASES, "lease_seconds": "60"},

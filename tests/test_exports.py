@@ -1,0 +1,48 @@
+"""What the root of the package exports, and what importing it does not import."""
+
+import subprocess
+import sys
+
+import pytest
+
+import faststream_outbox
+from faststream_outbox import annotations, relay, storage
+
+# Packages that an extra installs, or that only a program needs.
+OPTIONAL = [
+    "aio_pika",
+    "aiokafka",
+    "alembic",
+    "asyncpg",
+    "confluent_kafka",
+    "fastapi",
+    "nats",
+    "prometheus_client",
+    "psycopg",
+    "pydantic_settings",
+    "pytest",
+    "redis",
+    "rich",
+    "typer",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("OutboxSession", annotations.OutboxSession), ("QueueStats", storage.QueueStats), ("Relay", relay.Relay)],
+)
+def test_the_root_exports(name: str, same: object) -> None:
+    assert name in faststream_outbox.__all__
+    assert getattr(faststream_outbox, name) is same
+
+
+def test_every_exported_name_is_there_and_in_order() -> None:
+    assert faststream_outbox.__all__ == sorted(faststream_outbox.__all__)
+    assert [name for name in faststream_outbox.__all__ if not hasattr(faststream_outbox, name)] == []
+
+
+def test_importing_the_root_imports_nothing_optional() -> None:
+    program = "import sys, faststream_outbox; print(*(each for each in sys.argv[1:] if each in sys.modules))"
+    command = [sys.executable, "-c", program, *OPTIONAL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
