@@ -84,7 +84,7 @@ class Status:
     @property
     def state(self) -> Literal["starting", "running", "paused", "stopping"]:
         """The phase, or "paused" while the broker is down."""
-        return "paused" if self.phase != "stopping" and self.relay.paused else self.phase
+        return "paused" if self.phase != "stopping" and self.relay.down else self.phase
 
     @property
     def reason(self) -> str:
@@ -93,8 +93,11 @@ class Status:
 
     @property
     def description(self) -> str:
-        """The state, with the reason of a pause."""
-        return f"paused: the broker is down: {self.reason}" if self.state == "paused" else self.state
+        """The state, with the reason of a pause, or the destinations that accept nothing."""
+        if self.state == "paused":
+            return f"paused: the broker is down: {self.reason}"
+        waiting = ", ".join(self.relay.paused_destinations)
+        return f"{self.state}: nothing is accepted by {waiting}" if waiting else self.state
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state and all figures, for JSON."""
@@ -109,6 +112,7 @@ class Status:
             "lag_seconds": self.lag,
             "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
             **({"reason": self.reason} if self.state == "paused" else {}),
+            "paused_destinations": {name: hide(str(why)) for name, why in self.relay.paused_destinations.items()},
         }
 
     def _queue_as_dict(self, queue: str) -> dict[str, Any]:

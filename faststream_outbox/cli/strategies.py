@@ -43,13 +43,17 @@ def make_retry_strategy(text: str) -> RetryStrategyProto:
 
 
 def make_route(destination: str) -> Route:
-    """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
+    """Return the route of a destination: its name, or a function that reads `header:name=allowed,…|default`."""
     if not destination.startswith("header:"):
         return destination
-    name, bar, default = destination.removeprefix("header:").partition("|")
+    header, bar, default = destination.removeprefix("header:").partition("|")
+    name, equals, allowed = header.partition("=")
+    allow = [each.strip() for each in allowed.split(",")] if equals else None
     if not name or (bar and not default):
         raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
-    return by_header(name, default=default or None)
+    if allow is not None and not all(allow):
+        raise ValueError(f"{destination!r} allows nothing, or an empty name; write header:name=orders,audit-*")
+    return by_header(name, default=default or None, allow=allow)
 
 
 def split_shards(text: str, count: int = MOST_SHARDS) -> list[int]:

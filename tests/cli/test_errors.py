@@ -74,6 +74,10 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             "--route: 'header:' is incomplete; write header:name, or header:name|default.",
         ),
         (
+            (*TO, "--route", "a=header:where=b,,c"),
+            "--route: 'header:where=b,,c' allows nothing, or an empty name; write header:name=orders,audit-*.",
+        ),
+        (
             ("--to", "kafka://127.0.0.1:1", "--route", "a=no topic"),
             "--route: 'no topic' cannot be a topic: ",
         ),

@@ -12,6 +12,8 @@ from faststream_outbox.cli.outbox import database_url, make_engine, make_orderin
 from faststream_outbox.cli.program import make_relay
 from faststream_outbox.cli.secrets import Secret
 from faststream_outbox.cli.settings import RelaySettings, Security, Target
+from faststream_outbox.cli.strategies import make_route
+from faststream_outbox.relay import Route, by_header
 from faststream_outbox.storage.ordering import Ordering
 from tests.cli.programs import relaying
 from tests.cli.relay_setup import RelaySetup
@@ -54,6 +56,20 @@ async def test_a_file_and_the_command_line(setup: RelaySetup) -> None:
     assert in_order(numbers[:50])
     headers = [headers for _, headers in await setup.stream.messages()]
     assert {each["outbox_source"] for each in headers} == {each["ce_source"] for each in headers} == {"shop"}
+
+
+@pytest.mark.parametrize(
+    ("text", "route"),
+    [
+        ("orders", "orders"),
+        ("header:where", by_header("where")),
+        ("header:where|orders", by_header("where", default="orders")),
+        ("header:where=orders, audit-*", by_header("where", allow=["orders", "audit-*"])),
+        ("header:where=orders|other", by_header("where", default="other", allow=["orders"])),
+    ],
+)
+def test_a_route_is_a_name_or_a_header(text: str, route: Route) -> None:
+    assert make_route(text) == route
 
 
 def test_the_file_gives_way_to_the_command_line(tmp_path: Path) -> None:
