@@ -11,11 +11,18 @@ CHECKED := tests/test_fake.py tests/test_integration.py tests/test_retry.py test
   tests/engine/dispatch tests/engine/settle tests/runtime tests/storage/contract tests/storage/ordering \
   tests/subscriber/test_judge.py tests/broker/test_ordering.py tests/broker/test_publishing.py tests/faststream/test_imports.py
 
-.PHONY: help demo check test lint bench peers plot docs soak clean
+# The Pythons that are supported beside the one of `make test`, and what runs on each: what depends on the version of
+# Python (asyncio, annotations, processes), on both drivers.
+PYTHONS ?= 3.12 3.13
+CORE := $(filter-out tests/faststream/% tests/subscriber/%,$(CHECKED)) tests/faststream tests/subscriber \
+  tests/engine/test_pull.py tests/engine/test_shutdown.py tests/broker/test_handler_sessions.py \
+  tests/broker/test_returned_values.py tests/broker/test_stop_exceptions.py
+
+.PHONY: help demo check test versions lint bench peers plot docs soak soak-report clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, Kafka, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
@@ -28,6 +35,14 @@ check: .venvs/test/.ready  ## before each commit, in two minutes: ruff, what dec
 test: .venvs/$(VENV)/.ready  ## all tests, on a Postgres of their own (OUTBOX_TEST_DSN=postgresql://… for one of yours)
 	@.venvs/$(VENV)/bin/python -m tests.servers.kafka_jars || true
 	@.venvs/$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+versions:  ## the core of the tests on the other Pythons that are supported (PYTHONS="3.12 3.13"), as far as they are here
+	@for version in $(PYTHONS); do \
+	  if ! .ci/find-python $$version >/dev/null; then echo "Python $$version is not here: its tests were skipped."; continue; fi; \
+	  $(MAKE) --no-print-directory .venvs/python-$$version/.ready || exit; \
+	  echo "Python $$version"; \
+	  .venvs/python-$$version/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(CORE) $(ARGS) || exit; \
+	done
 
 lint: .venvs/test/.ready  ## ruff, mypy --strict, import-linter
 	@.venvs/test/bin/ruff check .
@@ -50,27 +65,41 @@ plot: .venvs/plot/.ready  ## the plots of the documentation, from what `make ben
 docs: .venvs/docs/.ready  ## the documentation as a site in site/
 	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
 
-soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka")
+soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka", beside an older version with "--beside")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
+
+# Two hours by default; ARGS="--minutes 0.5 --relay-minutes 0.5" to see that it works.
+soak-report: .venvs/test/.ready  ## all soaks one after the other, written to docs/soak.md (ARGS="--minutes 15 --relay-minutes 5 --seed 7")
+	@.venvs/test/bin/python -m tests.servers.kafka_jars || true
+	@.venvs/test/bin/python -m tests.soak_report $(ARGS)
 
 clean:  ## remove everything the other targets made
 	rm -rf .venvs site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A peer stands alone: our package has the name of one of them. Before the rule below, which would do for them too.
+# A peer stands alone: our package has the name of one of them. Before the rules below, which would do for them too.
 .venvs/peer-%/.ready: requirements/peer-%.txt
 	@echo "Installing requirements/peer-$*.txt into .venvs/peer-$* (once)"
 	@rm -rf .venvs/peer-$* && $(PYTHON) -m venv --without-pip .venvs/peer-$*
 	@$(PYTHON) -m pip --python .venvs/peer-$*/bin/python --disable-pip-version-check install --quiet --no-deps -r $<
 	@touch $@
 
-# One virtual environment per requirements file. pip is borrowed from $(PYTHON), so a Python without ensurepip will do.
+# One virtual environment per requirements file: $(call install,ENVIRONMENT,REQUIREMENTS,PYTHON). pip is borrowed from
+# $(PYTHON), so a Python without ensurepip will do.
+define install
+@echo "Installing $(2) into .venvs/$(1) (once)"
+@rm -rf .venvs/$(1) && $(3) -m venv --without-pip .venvs/$(1)
+@$(PYTHON) -m pip --python .venvs/$(1)/bin/python --disable-pip-version-check install --quiet -r $(2)
+@$(PYTHON) -m pip --python .venvs/$(1)/bin/python --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+@touch .venvs/$(1)/.ready
+endef
+
+# What `make test` needs, for another Python.
+.venvs/python-%/.ready: requirements/test.txt pyproject.toml
+	$(call install,python-$*,$<,"$$(.ci/find-python $*)")
+
 .venvs/%/.ready: requirements/%.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
-	@echo "Installing requirements/$*.txt into .venvs/$* (once)"
-	@rm -rf .venvs/$* && $(PYTHON) -m venv --without-pip .venvs/$*
-	@$(PYTHON) -m pip --python .venvs/$*/bin/python --disable-pip-version-check install --quiet -r $<
-	@$(PYTHON) -m pip --python .venvs/$*/bin/python --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
+	$(call install,$*,$<,$(PYTHON))
 
 .SECONDARY:

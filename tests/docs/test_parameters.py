@@ -63,8 +63,8 @@ CALLED = [
 
 def shown(called: Callable[..., Any]) -> str:
     """The docstring that an IDE shows at a call: that of `__init__`, or of the class if `__init__` has none."""
-    init = getattr(called, "__init__", None) if inspect.isclass(called) else None
-    return inspect.cleandoc(getattr(init, "__doc__", None) or called.__doc__ or "")
+    init = called.__init__.__doc__ if inspect.isclass(called) else None
+    return inspect.cleandoc(init or called.__doc__ or "")
 
 
 def described(called: Callable[..., Any]) -> list[str]:

@@ -6,17 +6,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiokafka.errors import UnknownTopicOrPartitionError
 from faststream.nats import NatsBroker
 from redis.exceptions import RedisError
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.outgoing import Outgoing
+from faststream_outbox.relay.targets import kafka_producer, make_target
 from faststream_outbox.relay.targets.base import Target
+from faststream_outbox.relay.targets.kafka_producer import BatchProducer
 from faststream_outbox.relay.targets.redis import RedisTarget
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.relay.endpoints import (
+    PARTITIONS,
     ConfluentEndpoint,
     Endpoint,
     Inbox,
@@ -167,5 +171,33 @@ async def test_no_connection_outlives_the_redis_it_was_made_to(endpoint: RedisSt
         await endpoint.running.start()
         assert await target.alive()
         assert await asyncio.gather(*(target.send_each([message]) for _ in range(6))) == [[None]] * 6
+    finally:
+        await target.stop()
+
+
+@pytest.mark.parametrize("endpoint", [KafkaEndpoint], indirect=True, ids=["Kafka"])
+async def test_kafka_that_comes_back_while_it_is_asked_has_its_topics(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that Kafka did not name in time was taken for one that it does not have, and its rows for refused."""
+    target = make_target(endpoint.broker())
+    assert isinstance(target, BatchProducer)
+    await target.start()
+    endpoint.name += ".later"  # of which the target has not heard yet
+    await endpoint.prepare()
+    endpoint.running.pause()
+    fetch = target._connected().client.fetch_all_metadata
+
+    async def come_back_and_fetch() -> Any:
+        endpoint.running.resume()
+        return await fetch()
+
+    monkeypatch.setattr(kafka_producer, "_TOPIC_SECONDS", 0.1)
+    monkeypatch.setattr(kafka_producer, "_ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(target._connected().client, "fetch_all_metadata", come_back_and_fetch)
+    try:
+        assert await target.partitions(endpoint.name) == list(range(PARTITIONS))
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await target.partitions("no such topic")
     finally:
         await target.stop()

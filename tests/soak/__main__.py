@@ -13,13 +13,15 @@ from typing import Final
 from rich.console import Console
 
 from faststream_outbox.embedded import Database
-from tests.order.settings import STRATEGIES, OrderSettings
+from tests.order.settings import MIXED, STRATEGIES, OrderSettings
 from tests.relay.faults.round import relay_rounds
 from tests.relay.faults.settings import ENDPOINTS, RelayRoundSettings
 from tests.soak.database import own_database
 from tests.soak.report import Display, show_results
 from tests.soak.round import Result, run_round
 from tests.soak.settings import FaultRates, Settings
+from tests.upgrade.older import VERSIONS, older_version
+from tests.upgrade.settings import UpgradeRound, UpgradeSettings
 
 PASSED, BROKEN, INTERRUPTED = 0, 1, 130
 # A round is checked as a whole, in memory, after its table was drained: long enough for faults to meet, short enough to
@@ -29,24 +31,11 @@ ROUND_SECONDS: Final = 30.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak and return its exit status."""
-    options = _parser().parse_args(arguments)
     console = Console()
-    what = "rows without a key" if options.order is None else f"keys in order, {options.order}"
-    if options.relay is not None:
-        what = f"relays to {options.relay}, {options.order or 'any strategy'}"
-    console.print(
-        f"seed {options.seed}: {what}, {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
-        "The seed decides what is tried; when it happens is up to the machine.",
-        soft_wrap=True,
-    )
     results: list[Result] = []
     interrupted = False
     try:
-        with ExitStack() as stack:
-            database, restart = stack.enter_context(own_database(options.dsn))
-            run = run_round if options.relay is None else stack.enter_context(relay_rounds(options.relay))
-            display = stack.enter_context(Display(console, options.seconds))
-            _run_rounds(options, database, partial(run, restart=restart, progress=display.show), display, results)
+        soak(arguments, console, results)
     except KeyboardInterrupt:
         interrupted = True
         console.print("Interrupted; the last round was not checked.")
@@ -54,6 +43,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(result.violations for result in results):
         return BROKEN
     return INTERRUPTED if interrupted else PASSED
+
+
+def soak(arguments: Sequence[str] | None, console: Console, results: list[Result]) -> None:
+    """Run the soak that a command line asks for, and add the result of each round."""
+    options = _parser().parse_args(arguments)
+    what = "rows without a key" if options.order is None else f"keys in order, {options.order}"
+    if options.relay is not None:
+        what = f"relays to {options.relay}, {options.order or 'any strategy'}"
+    if options.beside is not None:
+        options.order = options.order or MIXED
+        what = f"beside the version {options.beside[:7]}, {options.order}"
+    console.print(
+        f"seed {options.seed}: {what}, {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
+        "The seed decides what is tried; when it happens is up to the machine.",
+        soft_wrap=True,
+    )
+    with ExitStack() as stack:
+        run: Callable[..., Result] = run_round
+        if options.relay is not None:
+            run = stack.enter_context(relay_rounds(options.relay))
+        elif options.beside is not None:
+            run = partial(run_round, make=UpgradeRound)
+            options.older = stack.enter_context(older_version(options.beside))
+        database, restart = stack.enter_context(own_database(options.dsn))
+        display = stack.enter_context(Display(console, options.seconds))
+        _run_rounds(options, database, partial(run, restart=restart, progress=display.show), display, results)
 
 
 def _run_rounds(
@@ -81,6 +96,10 @@ def _settings(options: argparse.Namespace, database: Database, seed: int) -> Set
     if options.relay is not None:
         strategy = options.order or random.Random(seed).choice(STRATEGIES)
         return RelayRoundSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **processes)
+    if options.beside is not None:
+        return UpgradeSettings(
+            url, Path(), seed, until=0.0, faults=faults, strategy=options.order, older=options.older, **processes
+        )
     if options.order is None:
         return Settings(url, Path(), seed, until=0.0, faults=faults, **processes)
     return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **processes)
@@ -118,6 +137,13 @@ def _parser() -> argparse.ArgumentParser:
         choices=ENDPOINTS,
         metavar="SERVER",
         help=f"check what arrives on {', '.join(ENDPOINTS)}, which is killed too",
+    )
+    parser.add_argument(
+        "--beside",
+        nargs="?",
+        const=list(VERSIONS.values())[-1],
+        metavar="COMMIT",
+        help="let processes of an older version work on the same tables (default: of the last one that is tested)",
     )
     parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
     return parser

@@ -23,7 +23,8 @@ _FORKS.set_forkserver_preload(
 )
 
 STOP_SECONDS: Final = 15.0
-START_SECONDS: Final = 20.0
+# A process of an older version imports all that it needs, and the machine may be busy.
+START_SECONDS: Final = 60.0
 
 
 @dataclass

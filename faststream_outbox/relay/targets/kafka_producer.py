@@ -102,7 +102,7 @@ class BatchProducer(Target):
     async def alive(self) -> bool:
         """Connect if necessary, and return whether Kafka answers."""
         await self.start()
-        return await self._answers(self._connected())
+        return await self._all_topics(self._connected()) is not None
 
     async def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic; asking lets Kafka create it, if it creates topics by itself."""
@@ -111,17 +111,21 @@ class BatchProducer(Target):
             async with asyncio.timeout(_TOPIC_SECONDS):
                 return sorted(await producer.partitions_for(topic))
         except TimeoutError as error:
-            if not await self._answers(producer):
+            # Kafka may have come back just now, so the topic is missing only if this answer does not have it.
+            cluster = await self._all_topics(producer)
+            if cluster is None:
                 raise OutageError("Kafka did not answer which topics it has.") from error
+            if found := cluster.partitions_for_topic(topic):
+                return sorted(found)
             raise errors.UnknownTopicOrPartitionError from error
 
-    async def _answers(self, producer: AIOKafkaProducer) -> bool:
+    async def _all_topics(self, producer: AIOKafkaProducer) -> Any:
+        """Return what Kafka says of all its topics; `None` if it does not answer."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                await producer.client.fetch_all_metadata()
+                return await producer.client.fetch_all_metadata()
         except (TimeoutError, errors.KafkaError):
-            return False
-        return True
+            return None
 
     def new_batch(self) -> Batch:
         """Return an empty batch."""

@@ -8,7 +8,8 @@ from sqlalchemy import Connection, Table, text
 
 # A table without a schema is the one that an unqualified statement finds: the first of its name on the search_path.
 _FIND_TABLE: Final = text("""
-SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.reloptions AS options
+SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.reloptions AS options,
+       pg_catalog.obj_description(c.oid, 'pg_class') AS comment
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relname = CAST(:name AS text) AND c.relkind IN ('r', 'p')
    AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid)
@@ -133,6 +134,7 @@ class LiveTable:
     indexes: list[LiveIndex]
     checks: dict[str, list[str]]
     options: dict[str, str]
+    comment: str | None
 
 
 def read_table(connection: Connection, table: Table) -> LiveTable | None:
@@ -147,7 +149,7 @@ def read_table(connection: Connection, table: Table) -> LiveTable | None:
     indexes = [LiveIndex(**row) for row in connection.execute(_READ_INDEXES, {"oid": found.oid}).mappings()]
     checks = {row.name: row.columns for row in connection.execute(_READ_CHECKS, {"oid": found.oid})}
     options = dict(option.split("=", 1) for option in found.options or ())
-    return LiveTable(found.schema, columns, indexes, checks, options)
+    return LiveTable(found.schema, columns, indexes, checks, options, found.comment)
 
 
 def schema_exists(connection: Connection, schema: str) -> bool:

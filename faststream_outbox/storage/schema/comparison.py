@@ -32,7 +32,7 @@ from faststream_outbox.storage.schema.ddl import (
     type_name,
 )
 from faststream_outbox.storage.schema.row_security import READ_HIDDEN, RowSecurityError
-from faststream_outbox.storage.schema.tables import STORAGE_OPTIONS, quoted_name
+from faststream_outbox.storage.schema.tables import SCHEMA_VERSION, STORAGE_OPTIONS, quoted_name, recorded_version
 
 # How Postgres writes defaults that mean the same as ours.
 _SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
@@ -60,11 +60,22 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All faults: those that make statements fail, those of autovacuum, and a fillfactor without room for claims."""
+    """All faults: those that make statements fail, those of autovacuum, and a fillfactor without room for claims.
+
+    `recorded` has the schema version of each live table, and `version` the faults of tables that record none or an
+    older one. A newer one is no fault: processes of both versions work on it while an upgrade rolls.
+    """
 
     faults: list[Fault] = field(default_factory=list)
     autovacuum: list[Fault] = field(default_factory=list)
     fillfactor: list[Fault] = field(default_factory=list)
+    version: list[Fault] = field(default_factory=list)
+    recorded: list[int | None] = field(default_factory=list)
+
+    @property
+    def newer(self) -> bool:
+        """Whether a table was migrated for a newer version of the package."""
+        return any(version is not None and version > SCHEMA_VERSION for version in self.recorded)
 
 
 def compare_tables(connection: Connection, tables: Iterable[Table]) -> Findings:
@@ -79,6 +90,8 @@ def compare_tables(connection: Connection, tables: Iterable[Table]) -> Findings:
         findings.faults.extend(comparison.faults())
         findings.autovacuum.extend(comparison.storage_faults("autovacuum"))
         findings.fillfactor.extend(comparison.storage_faults("fillfactor"))
+        findings.version.extend(comparison.version_faults())
+        findings.recorded.append(recorded_version(live.comment))
     return findings
 
 
@@ -128,6 +141,15 @@ class _TableComparison:
         if differing:
             problem = ", ".join(f"{name} is {found[name] or 'not set'}" for name in differing)
             yield self._fault(problem, self._ddl.set_options(differing))
+
+    def version_faults(self) -> Iterator[Fault]:
+        """Yield a fault if the table records no schema version, or an older one than it is defined with."""
+        if recorded_version(self._table.comment) is None:
+            return  # the user gave the table another comment
+        found = recorded_version(self._live.comment)
+        if found is None or found < SCHEMA_VERSION:
+            problem = "no schema version is recorded" if found is None else f"schema {found} is recorded"
+            yield self._fault(f"{problem}, not schema {SCHEMA_VERSION}", self._ddl.record_version())
 
     def _fault(self, problem: str, *ddl: str) -> Fault:
         return Fault(f"{self._ddl.name}: {problem}", ddl)

@@ -9,6 +9,7 @@ from sqlalchemy.schema import CreateColumn, CreateTable, DefaultClause
 from sqlalchemy.types import TypeEngine
 
 from faststream_outbox.storage.schema.catalog import LiveColumn, LiveIndex, LiveTable
+from faststream_outbox.storage.schema.tables import record_version
 
 # A paramstyle without percent signs: with the default one each "%" of a name would be doubled, for a driver to halve.
 _DIALECT: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's own gap
@@ -49,8 +50,11 @@ def create_table(table: Table, *, with_schema: bool, taken_names: Collection[str
     if with_schema and table.schema:
         yield f"CREATE SCHEMA {quoted(table.schema)}"
     yield str(CreateTable(table).compile(dialect=_DIALECT)).strip()
+    name = quoted(table.name, table.schema)
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
-        yield _create_index(index, quoted(table.name, table.schema), taken_names)
+        yield _create_index(index, name, taken_names)
+    if table.comment:
+        yield _comment_on(name, table.comment)
 
 
 class TableDdl:
@@ -59,6 +63,7 @@ class TableDdl:
     def __init__(self, table: Table, live: LiveTable) -> None:
         self._table = table
         self._schema = live.schema
+        self._comment = live.comment
         self.name: Final = quoted(table.name, live.schema)
 
     def add_column(self, column: Column[Any]) -> str:
@@ -137,6 +142,10 @@ class TableDdl:
         settings = ", ".join(f"{name} = {value}" for name, value in options.items())
         return f"ALTER TABLE {self.name} SET ({settings})"
 
+    def record_version(self) -> str:
+        """Record our schema version in the table's comment."""
+        return _comment_on(self.name, record_version(self._comment))
+
     def _go_on(self, sequence: str, column: Column[Any]) -> str:
         highest = f"greatest(max({quoted(column.name)}), 0)"
         return f"SELECT setval({sequence}, {highest} + 1, false) FROM {self.name}"  # noqa: S608 - same
@@ -147,6 +156,10 @@ def _create_index(index: Index, table: str, taken_names: Collection[str], *, con
     name = "" if index.name in taken_names else f"{quoted(str(index.name))} "
     kind = "UNIQUE INDEX" if index.unique else "INDEX"
     return f"CREATE {kind} {'CONCURRENTLY ' if concurrently else ''}{name}ON {table} {index_body(index)}"
+
+
+def _comment_on(table: str, comment: str) -> str:
+    return f"COMMENT ON TABLE {table} IS {_literal(comment)}"
 
 
 def _literal(value: str) -> str:

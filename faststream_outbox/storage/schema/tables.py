@@ -1,5 +1,6 @@
 """The tables, defined on the user's `MetaData`, for Alembic to migrate and for every statement to read."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import Uuid
+
+# The version of the tables, raised when tables of the version before need DDL. Processes of both versions must work on
+# the new tables, because an upgrade rolls (docs/upgrading.md).
+SCHEMA_VERSION: Final = 1
+# A comment on each table records the version: Alembic migrates it, pg_dump keeps it, and it needs no further table.
+SCHEMA_COMMENT: Final = f"faststream-outbox schema {SCHEMA_VERSION}"
+_RECORDED_VERSION: Final = re.compile(r"faststream-outbox schema (\d+)")
 
 # Postgres cuts longer names silently, and two names that were cut to the same text collide.
 MAX_IDENTIFIER_BYTES: Final = 63
@@ -92,6 +100,7 @@ def make_outbox_table(
         _index(table_name, "key_idx", "queue", "entity_key", "id", where="entity_key IS NOT NULL"),
         _index(table_name, "timer_uq", "queue", "timer_id", unique=True, where="timer_id IS NOT NULL"),
         schema=schema,
+        comment=SCHEMA_COMMENT,
         info={STORAGE_OPTIONS: options},
         **_storage_keyword(options),
     )
@@ -131,6 +140,7 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
         Column("last_exception", Text),
         _index(table_name, "queue_failed_idx", "queue", "failed_at"),
         schema=schema,
+        comment=SCHEMA_COMMENT,
     )
 
 
@@ -156,6 +166,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
         # Each consumer has a retention of its own.
         _index(table_name, "seen_idx", "consumer", "seen_at"),
         schema=schema,
+        comment=SCHEMA_COMMENT,
     )
 
 
@@ -183,6 +194,7 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
         Column("holder", Text),
         _lease_expires_at(),
         schema=schema,
+        comment=SCHEMA_COMMENT,
     )
 
 
@@ -239,6 +251,20 @@ def outbox_autovacuum_ddl(
             raise ValueError(f"{name} takes a whole number from 0 up, not {value!r}.")
     settings = ", ".join(f"{name} = {value}" for name, value in options.items() if value is not None)
     return f"ALTER TABLE {quoted_name(table_name, schema)} SET ({settings})"
+
+
+def recorded_version(comment: str | None) -> int | None:
+    """Return the schema version that a table's comment records, alone or among other words; `None` without one."""
+    found = _RECORDED_VERSION.search(comment or "")
+    return int(found[1]) if found else None
+
+
+def record_version(comment: str | None) -> str:
+    """Return a table's comment with our schema version recorded in it, and its other words as they are."""
+    if not comment:
+        return SCHEMA_COMMENT
+    recorded, number = _RECORDED_VERSION.subn(SCHEMA_COMMENT, comment)
+    return recorded if number else f"{comment} ({SCHEMA_COMMENT})"
 
 
 def notify_channel(table_name: str, schema: str | None = None) -> str:

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from faststream_outbox.storage.schema.tables import SCHEMA_VERSION
+
 
 class OutboxSchemaWarning(UserWarning):
-    """The tables work, but slower than they should: storage options differ from those they were defined with."""
+    """The tables work, and something about them should be mended.
+
+    Storage options differ from the defined ones, which makes the tables slower; or the tables record no schema version,
+    an older one, or one that this version of the package does not know yet.
+    """
 
 
 async def validate_schema(
@@ -23,7 +29,8 @@ async def validate_schema(
 
     Only the system catalogs are read. You may add columns and indexes of your own, as long as rows can be inserted
     without them. Indexes are compared by what they do, not by their names. Storage options that differ from the defined
-    ones are an `OutboxSchemaWarning`; with `check_autovacuum=True` those of autovacuum are an error too.
+    ones are an `OutboxSchemaWarning`; with `check_autovacuum=True` those of autovacuum are an error too. Errors name
+    the schema version that the tables record; where it is not that of this package, there is a warning too.
 
     Example:
         await validate_schema(engine, outbox_table, dlq_table)
@@ -48,12 +55,23 @@ async def validate_tables(
     found = await connection.run_sync(compare_tables, tables)
     untuned = found.autovacuum if check_autovacuum else []
     slow = found.fillfactor if check_autovacuum else [*found.fillfactor, *found.autovacuum]
+    recorded = " and ".join(sorted({f"schema {each}" if each is not None else "no schema" for each in found.recorded}))
+    versions = f"this package needs schema {SCHEMA_VERSION}, and the tables record {recorded or 'no schema'}"
+    if found.faults and found.newer:
+        # DDL of an older version could take away what newer processes need.
+        advice = "Upgrade this package. Only if no newer process runs, run this DDL, outside a transaction."
+        raise RuntimeError(_message(f"Outbox schema mismatch: {versions}. {advice}", *found.faults))
     if found.faults:
-        raise RuntimeError(
-            _message("Outbox schema mismatch: run this DDL, outside a transaction.", *found.faults, *untuned)
-        )
+        header = f"Outbox schema mismatch: {versions}. Run this DDL, outside a transaction."
+        raise RuntimeError(_message(header, *found.faults, *found.version, *untuned))
     if untuned:
         raise RuntimeError(_message("Outbox autovacuum not tuned: run this DDL.", *untuned))
+    if found.newer:
+        message = f"Outbox schema is newer: {versions}. Both work together; upgrade this package soon."
+        warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
+    if found.version:
+        message = _message(f"Outbox schema version: {versions}. Nothing else is missing: run this DDL.", *found.version)
+        warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
     if slow:
         message = _message("Outbox storage options differ from the defined ones: run this DDL.", *slow)
         warnings.warn(message, OutboxSchemaWarning, stacklevel=2)

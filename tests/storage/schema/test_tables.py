@@ -12,6 +12,7 @@ from sqlalchemy import Engine, MetaData, create_engine
 from faststream_outbox.embedded.database import Database
 from faststream_outbox.storage.schema.tables import (
     AUTOVACUUM,
+    SCHEMA_COMMENT,
     make_dlq_table,
     make_outbox_table,
     notify_channel,
@@ -84,6 +85,7 @@ class Described:
     options: list[str] | None
     sequence_caches: list[int]
     constraints: list[str]
+    comment: str | None
 
 
 def describe(database: Database, table: str) -> Described | None:
@@ -104,7 +106,9 @@ def describe(database: Database, table: str) -> Described | None:
             b"""SELECT pg_get_indexdef(i.indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
                  WHERE i.indrelid = %(table)s::regclass ORDER BY c.relname"""
         )
-        options = rows(b"SELECT reloptions FROM pg_class WHERE oid = %(table)s::regclass")
+        [(options, comment)] = rows(
+            b"SELECT reloptions, obj_description(oid, 'pg_class') FROM pg_class WHERE oid = %(table)s::regclass"
+        )
         caches = rows(
             b"""SELECT s.seqcache FROM pg_sequence s JOIN pg_depend d ON d.objid = s.seqrelid AND d.deptype = 'i'
                  WHERE d.refobjid = %(table)s::regclass"""
@@ -116,9 +120,10 @@ def describe(database: Database, table: str) -> Described | None:
     return Described(
         columns=columns,  # type: ignore[arg-type]  # rows as the driver gives them
         indexes=[str(index) for (index,) in indexes],
-        options=options[0][0],  # type: ignore[arg-type]  # same
+        options=options,  # type: ignore[arg-type]  # same
         sequence_caches=[cache for (cache,) in caches],  # type: ignore[misc]  # same
         constraints=[str(constraint) for (constraint,) in constraints],
+        comment=comment,  # type: ignore[arg-type]  # same
     )
 
 
@@ -149,6 +154,7 @@ def test_create_all_makes_the_designed_tables(outbox_postgres: Database, engine:
         options=OUTBOX_OPTIONS,
         sequence_caches=[1],
         constraints=["outbox_pkey: PRIMARY KEY (id)"],
+        comment=SCHEMA_COMMENT,
     )
     assert describe(outbox_postgres, f"{there}.outbox_dlq") == Described(
         columns=DLQ_COLUMNS,
@@ -156,6 +162,7 @@ def test_create_all_makes_the_designed_tables(outbox_postgres: Database, engine:
         options=None,
         sequence_caches=[1],
         constraints=["outbox_dlq_pkey: PRIMARY KEY (id)"],
+        comment=SCHEMA_COMMENT,
     )
 
 
@@ -412,6 +419,7 @@ def test_alembic_sees_what_somebody_changed(
     environment.upgrade()
     created = describe(outbox_postgres, "outbox")
     run(outbox_postgres, "ALTER TABLE outbox ALTER lease_expires_at DROP DEFAULT", "DROP INDEX outbox_timer_uq")
+    run(outbox_postgres, "COMMENT ON TABLE outbox IS NULL")
     assert environment.autogenerate("mend")
     environment.upgrade()
     assert describe(outbox_postgres, "outbox") == created
