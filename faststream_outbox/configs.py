@@ -16,7 +16,7 @@ from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import Store
 from faststream_outbox.wakeup.wakeup import Wakeup
 
-# Returns the text of an exception for the dead-letter table; None stores no text.
+# Returns the text of an exception for the dead-letter table and for our log records; None leaves it out.
 LastExceptionRenderer = Callable[[BaseException], str | None]
 
 # The width of the column for the ids of rows in the access log.
@@ -62,6 +62,7 @@ class OutboxBrokerConfig(BrokerConfig):
         return Monitor(
             get_logger=lambda: self.logger.logger,
             recorder=self.metrics_recorder,
+            renderer=self.last_exception_renderer,
             subscriber=subscriber,
             queues=queues,
         )

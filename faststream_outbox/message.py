@@ -10,7 +10,7 @@ from faststream.message import StreamMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.storage import HANDLED, Ack, NewRow, OutboxRow
-from faststream_outbox.storage.checks import check_number
+from faststream_outbox.storage.checks import MAX_DELAY, check_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
         """Give the verdict that the message failed and is to be retried.
 
         Without a delay the subscriber's retry strategy decides when, or that this attempt was the last. With a delay
-        the message is retried after that many seconds, whatever the strategy says.
+        the message is retried after that many seconds, a century at most, whatever the strategy says.
         """
         if delay is not None:
-            check_number("delay", delay)
+            check_number("delay", delay, most=MAX_DELAY.total_seconds())
         await self._decide(Nack(delay, alone=len(self.deliveries) == 1))
         await super().nack()
 

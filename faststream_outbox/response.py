@@ -174,15 +174,15 @@ class OutboxResponse(Response):
     """A handler returns this to publish a body together with options.
 
     With a `queue` it is published there; without one, to the handler's publishers or the message's `reply_to`.
-    With a `session` it is inserted in that transaction, which must still be open when the handler returns; without one,
-    by the statement that settles the handled message.
+    With a `session` it is inserted in that transaction, which must still be open after the handler has returned, or it
+    is refused; without one, by the statement that settles the handled message.
 
     Args:
         body: Anything FastStream can encode; bytes are stored unchanged.
         queue: The name of the queue.
-        session: The session or connection of a transaction of yours.
+        session: The session or connection of a transaction that is committed after the handler has returned.
         headers: Names with values that JSON can hold.
-        correlation_id: By default that of the handled message.
+        correlation_id: By default that of the handled message, or its `outbox_id` if it has none.
         key: Messages with the same key are delivered in the order of their commits, one at a time.
         activate_in: The delay before the message is delivered.
         activate_at: The time at which the message is delivered; with a time zone.

@@ -181,7 +181,7 @@ class _BoundedRetry(RetryStrategyProto):
     """Retries after a delay, up to a number of attempts or a total time.
 
     `max_attempts` includes the first attempt. `max_total_delay_seconds` is the time from the first attempt to the next
-    one. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer.
+    one. `jitter_factor` spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer, within that total.
     """
 
     max_attempts: int | None = None
@@ -233,10 +233,11 @@ class _BoundedRetry(RetryStrategyProto):
         # The jitter ends at the maximum; cut there, all rows that have reached the maximum would be due together.
         unspread = min(self.delay_after(attempts_count), longest / (1 + self.jitter_factor))
         delay = min(unspread * spread, longest)
-        elapsed = (last_attempt_at - first_attempt_at).total_seconds()
-        if self.max_total_delay_seconds is not None and elapsed + delay > self.max_total_delay_seconds:
-            return None
-        return delay
+        if self.max_total_delay_seconds is None:
+            return delay
+        left = self.max_total_delay_seconds - (last_attempt_at - first_attempt_at).total_seconds()
+        # The jitter ends at the total too; it must not decide whether there is another attempt.
+        return None if unspread > left else min(delay, left)
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can fall silent without closing anything, as a network does."""
+"""A TCP proxy on loopback that can fall silent without closing anything, as a network does, or close connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +15,10 @@ class Proxy:
         # Set when something arrived since the freeze, which is not forwarded.
         self.withheld = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
+        # Close a connection on which this is sent to the server.
+        self.poison: bytes | None = None
+        # How often that happened.
+        self.poisoned = 0
         self.port = 0
 
     def freeze(self) -> None:
@@ -25,6 +29,11 @@ class Proxy:
     def thaw(self) -> None:
         """Forward again, what came meanwhile first."""
         self._forwards.set()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for connection in tuple(self._connections):
+            connection.cancel()
 
     def redirect(self, url: str) -> None:
         """Lead new connections to another server, as a name or an address that moves does."""
@@ -45,7 +54,7 @@ class Proxy:
             with suppress(OSError, asyncio.CancelledError):
                 await self._forwards.wait()
                 upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
-                there = asyncio.create_task(self._pump(reader, upstream_writer))
+                there = asyncio.create_task(self._pump(reader, upstream_writer, to_server=True))
                 back = asyncio.create_task(self._pump(upstream_reader, writer))
                 try:
                     await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
@@ -58,8 +67,16 @@ class Proxy:
             writer.transport.abort()
             self._connections.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool = False
+    ) -> None:
+        last = b""
         while data := await reader.read(65536):
+            if to_server and self.poison is not None:
+                if self.poison in last + data:
+                    self.poisoned += 1
+                    return
+                last = data[-len(self.poison) :]
             if not self._forwards.is_set():
                 self.withheld.set()
             await self._forwards.wait()

@@ -89,6 +89,42 @@ def test_jitter_lengthens_and_spreads() -> None:
     assert len(set(found)) > 100
 
 
+@pytest.mark.parametrize(
+    ("strategy", "elapsed", "least"),
+    [
+        pytest.param(
+            ConstantRetry(delay_seconds=10, max_total_delay_seconds=10, max_attempts=5, jitter_factor=0.2),
+            0,
+            10,
+            id="a constant delay as long as the total",
+        ),
+        pytest.param(
+            LinearRetry(initial_delay_seconds=5, step_seconds=5, max_total_delay_seconds=16, jitter_factor=1.0),
+            6,
+            10,
+            id="a linear delay",
+        ),
+        pytest.param(
+            ExponentialRetry(initial_delay_seconds=5, max_total_delay_seconds=100, jitter_factor=0.5),
+            88,
+            10,
+            id="an exponential delay",
+        ),
+    ],
+)
+def test_the_jitter_does_not_decide_whether_there_is_another_attempt(
+    strategy: RetryStrategyProto, elapsed: float, least: float
+) -> None:
+    last, total = FIRST + timedelta(seconds=elapsed), getattr(strategy, "max_total_delay_seconds", 0)
+    attempt: dict[str, Any] = {"first_attempt_at": FIRST, "last_attempt_at": last}
+    for _ in range(1_000):
+        delay = strategy.get_next_attempt_delay(**attempt, attempts_count=2)
+        assert delay is not None
+        assert least <= delay <= total - elapsed
+    late = {**attempt, "last_attempt_at": last + timedelta(seconds=20)}
+    assert strategy.get_next_attempt_delay(**late, attempts_count=2) is None
+
+
 def test_the_next_attempt_is_counted_from_the_last() -> None:
     last = FIRST + timedelta(hours=1)
     at = ConstantRetry(delay_seconds=5).get_next_attempt_at(
@@ -218,12 +254,15 @@ def test_what_is_no_strategy(strategy: object, says: str) -> None:
         check_strategy(strategy)
 
 
-NAN, CENTURIES = float("nan"), 4_000_000_000.0
+# A whole number may be too large for a float.
+NAN, CENTURIES, HUGE = float("nan"), 4_000_000_000.0, 10**400
 
 
 @pytest.mark.parametrize("base", [object, RetryStrategyProto], ids=["by shape", "by subclass"])
 @pytest.mark.parametrize(
-    "answer", [NAN, math.inf, -math.inf, -1.0, CENTURIES, True, "soon", timedelta(seconds=5), FIRST], ids=str
+    "answer",
+    [NAN, math.inf, -math.inf, -1.0, CENTURIES, HUGE, True, "soon", timedelta(seconds=5), FIRST],
+    ids=lambda answer: f"{answer}"[:20],
 )
 def test_a_delay_that_is_nonsense(base: type, answer: Any) -> None:
     strategy = type("Mine", (base,), {"get_next_attempt_delay": lambda _self, **_attempt: answer})()
@@ -275,22 +314,31 @@ CONSTANT: dict[str, Any] = {"delay_seconds": 1}
 REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     *(
         (ConstantRetry, {"delay_seconds": wrong}, "delay_seconds is a")
-        for wrong in (-1, NAN, math.inf, True, "1", None, timedelta(seconds=1), CENTURIES)
+        for wrong in (-1, NAN, math.inf, True, "1", None, timedelta(seconds=1), CENTURIES, HUGE, -HUGE)
     ),
     *((ConstantRetry, CONSTANT | {"max_attempts": wrong}, "max_attempts is") for wrong in (0, -1, 1.5, True, math.inf)),
     *(
         (ConstantRetry, CONSTANT | {"max_total_delay_seconds": wrong}, "max_total_delay_seconds is a")
-        for wrong in (-5, NAN, math.inf, "1")
+        for wrong in (-5, NAN, math.inf, "1", HUGE)
     ),
     (ConstantRetry, CONSTANT | {"max_total_delay_seconds": 0.5}, r"\(0.5\) is less than delay_seconds .* NoRetry"),
-    *((ConstantRetry, CONSTANT | {"jitter_factor": wrong}, "jitter_factor is a") for wrong in ("a lot", -0.1, NAN, 20)),
-    *((LinearRetry, LINEAR | {"step_seconds": wrong}, "step_seconds is a") for wrong in (math.inf, -1, CENTURIES)),
+    *(
+        (ConstantRetry, CONSTANT | {"jitter_factor": wrong}, "jitter_factor is a")
+        for wrong in ("a lot", -0.1, NAN, 20, HUGE)
+    ),
+    *(
+        (LinearRetry, LINEAR | {"step_seconds": wrong}, "step_seconds is a")
+        for wrong in (math.inf, -1, CENTURIES, HUGE)
+    ),
     (LinearRetry, LINEAR | {"initial_delay_seconds": NAN}, "initial_delay_seconds is a"),
-    *((ExponentialRetry, EXPONENTIAL | {"multiplier": wrong}, "multiplier is a") for wrong in (0.5, NAN, math.inf)),
+    *(
+        (ExponentialRetry, EXPONENTIAL | {"multiplier": wrong}, "multiplier is a")
+        for wrong in (0.5, NAN, math.inf, HUGE)
+    ),
     (ExponentialRetry, {"initial_delay_seconds": -1}, "initial_delay_seconds is a"),
     *(
         (ExponentialRetry, EXPONENTIAL | {"max_delay_seconds": wrong}, "max_delay_seconds is a")
-        for wrong in (-1, NAN, math.inf, CENTURIES)
+        for wrong in (-1, NAN, math.inf, CENTURIES, HUGE)
     ),
     (ExponentialRetry, EXPONENTIAL | {"max_delay_seconds": 0.5}, r"\(0.5\) is less than initial_delay_seconds \(1\)"),
     (ConstantRetry, {"delay_seconds": 0}, "delay_seconds is 0 and there is no max_attempts"),

@@ -120,7 +120,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
             graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
             metrics_recorder: A function that is called with each metrics event and its tags.
-            last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
+            last_exception_renderer: A function that returns the text of an exception for the dead-letter table and for
+                the broker's own log records, which then have no traceback.
             source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
             decoder: A function that makes a body from a message, for all subscribers.
             parser: A function that makes a message from a row, for all subscribers.
@@ -183,6 +184,9 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._unserved: UnservedQueues | None = None
         self._foreign_brokers: ForeignBrokers | None = None
         self._reported_no_dead_letters = False
+        # What was logged once is not logged again when the broker is stopped and started.
+        self._reported_shared: set[str] = set()
+        self._reported_unserved: set[str] = set()
         super().__init__(
             config=config,
             specification=BrokerSpec(
@@ -220,6 +224,8 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
                 _check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
             self._report_no_dead_letters()
+            monitor = self.config.broker_config.monitor()
+            warn_of_shared_queues(self._outbox_subscribers, monitor, self._reported_shared)
             await self._watch_queues()
         await self._open_foreign_brokers()
         await super().start()
@@ -244,12 +250,17 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         self._backlog.start()
 
     async def _watch_queues(self) -> None:
-        """Warn of queues that two subscribers read, and of rows in queues that nobody reads, now and later."""
+        """Warn of rows in queues that neither this broker nor a relay of it reads, now and later."""
         config = self.config.broker_config
         if self._unserved is not None:
             return
-        warn_of_shared_queues(self._outbox_subscribers, config.monitor())
-        self._unserved = UnservedQueues(config.store, self.config.wakeup, self._known_queues, config.monitor())
+        self._unserved = UnservedQueues(
+            config.store,
+            self.config.wakeup,
+            self._known_queues,
+            config.monitor(),
+            reported=self._reported_unserved,
+        )
         await self._unserved.look_at_start()
         self._unserved.start()
 

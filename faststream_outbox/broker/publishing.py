@@ -1,8 +1,9 @@
 """The publishing methods of the broker: each writes through the user's own transaction."""
 
+import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
@@ -15,6 +16,14 @@ from faststream_outbox.publisher.producer import NO_REQUESTS
 from faststream_outbox.response import OutboxPublishCommand, check_asynchronous, check_synchronous
 from faststream_outbox.storage import OutboxRow, SessionOrConnection, TimerConflict
 from faststream_outbox.storage.checks import check_name
+
+# The module of FastStream that publishes for the page of the AsyncAPI document, which has no session to give.
+_PAGE: Final = "faststream.asgi.factories.asyncapi.try_it_out"
+_NO_TRYING_OUT: Final = (
+    "This page cannot send to an outbox: a message is published inside a transaction of the application, and the page "
+    "has none. Publish from the application, a script or a test. To serve the page without trying out: "
+    "AsyncAPIRoute(path, try_it_out_path=None); a FastAPI OutboxRouter serves no page with schema_url=None."
+)
 
 
 class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, OutboxBrokerConfig]):
@@ -78,7 +87,13 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
             timer_conflict=timer_conflict,
         )
         self.config.give_correlation_id(cmd)
-        row_id: int | None = await self._basic_publish(cmd, producer=self.config.producer)
+        row_id: int | None
+        try:
+            row_id = await self._basic_publish(cmd, producer=self.config.producer)
+        except TypeError:
+            if session is None and sys._getframe(1).f_globals.get("__name__") == _PAGE:  # noqa: SLF001 - see `_PAGE`
+                raise NotImplementedError(_NO_TRYING_OUT) from None
+            raise
         return row_id
 
     async def publish_batch(

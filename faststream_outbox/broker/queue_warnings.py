@@ -21,15 +21,19 @@ _LONGEST_WAIT: Final = 3600.0
 _LONGEST_LOOK: Final = 3.0
 
 
-def warn_of_shared_queues(subscribers: Sequence[OutboxSubscriber], monitor: Monitor) -> None:
-    """Log each queue that several subscribers read: users of other brokers expect that each gets every message."""
+def warn_of_shared_queues(subscribers: Sequence[OutboxSubscriber], monitor: Monitor, reported: set[str]) -> None:
+    """Log each queue that several subscribers read: users of other brokers expect that each gets every message.
+
+    Queues in `reported` were logged before; new ones are added to it.
+    """
     names: dict[str, list[str]] = {}
     for subscriber in subscribers:
         for queue in subscriber.queues:
             names.setdefault(queue, []).append(subscriber.specification.call_name)
-    for queue in sorted(names):
+    for queue in sorted(names.keys() - reported):
         readers = sorted(names[queue])
         if len(readers) > 1:
+            reported.add(queue)
             message = (
                 f"{len(readers)} subscribers of this broker read queue {queue!r} ({', '.join(readers)}): each message "
                 "goes to one of them only. Publish to a queue for each of them, or give one subscriber all handlers, "
@@ -41,7 +45,8 @@ def warn_of_shared_queues(subscribers: Sequence[OutboxSubscriber], monitor: Moni
 class UnservedQueues(Loop):
     """Looks for due rows of queues that nobody in this process reads, and logs each such queue once.
 
-    It looks when the broker starts, and some time after a notification of such a queue, on the listening connection.
+    `reported` are the queues that were logged before; new ones are added to it. It looks when the broker or one of its
+    relays starts, and some time after a notification of such a queue, on the listening connection.
     """
 
     failure_event = "unserved_failed"
@@ -54,6 +59,7 @@ class UnservedQueues(Loop):
         known: Callable[[], Collection[str]],
         monitor: Monitor,
         *,
+        reported: set[str],
         first_wait: float = _FIRST_WAIT,
     ) -> None:
         super().__init__(monitor)
@@ -62,7 +68,7 @@ class UnservedQueues(Loop):
         self._known = known
         self._wait = first_wait
         self._noticed = asyncio.Event()
-        self._reported: set[str] = set()
+        self._reported = reported
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def look_at_start(self) -> None:

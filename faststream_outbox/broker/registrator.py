@@ -28,7 +28,7 @@ from faststream_outbox.publisher.usecase import (
 from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.storage.ordering import Ordering
 from faststream_outbox.storage.outcomes import OnDead
-from faststream_outbox.subscriber.factory import create_subscriber
+from faststream_outbox.subscriber.factory import create_subscriber, warn_of_contradictions
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 
 P = ParamSpec("P")
@@ -246,3 +246,5 @@ class OutboxRegistrator(Registrator[OutboxDelivery, OutboxBrokerConfig]):
             middlewares=middlewares,
             include_in_schema=include_in_schema,
         )
+        for subscriber in cast("list[OutboxSubscriber]", router.subscribers):
+            warn_of_contradictions(subscriber.config)

@@ -11,8 +11,10 @@ import typer
 from pydantic.fields import FieldInfo
 
 from faststream_outbox.__about__ import __version__
-from faststream_outbox.cli.errors import UsageError, hide
+from faststream_outbox.cli.addresses import show_address
+from faststream_outbox.cli.errors import UsageError
 from faststream_outbox.cli.logs import set_up_logging
+from faststream_outbox.cli.secrets import hide
 from faststream_outbox.cli.settings import TUNING, RelaySettings, keys_of
 
 app = typer.Typer(
@@ -23,7 +25,7 @@ app = typer.Typer(
 )
 # The groups of options in --help; other options come first.
 _PANELS: Final = {
-    "The outbox": ("dsn", "table", "schema", "dlq_table", "shards_table"),
+    "The outbox": ("dsn", "dsn_password", "table", "schema", "dlq_table", "shards_table"),
     "Several nodes": ("ordering", "shards", "own_shards"),
     "Running": ("graceful_timeout", "log_level", "log_format", "progress", "progress_interval", "health"),
     "Tuning": {*TUNING, "retry_strategy"} - {"on_dead"},
@@ -85,7 +87,7 @@ def relay(
     """Send the rows of an outbox to another broker; the rows of a key arrive in their order."""
     # Typer's own error would show an argument with the password that is in it.
     if context.args:
-        raise UsageError(f"{context.args[0]!r} is not an option; see faststream-outbox relay --help.")
+        raise UsageError(f"{show_address(context.args[0])!r} is not an option; see faststream-outbox relay --help.")
     options["routes"] = _split_routes(options["routes"] or ())
     settings = RelaySettings.load(options, config)
     raise typer.Exit(asyncio.run(_check(settings) if check else _relay(settings)))

@@ -1,4 +1,8 @@
-"""The health endpoint: `/health/live`, `/health/ready` and `/status`, served as JSON over plain HTTP."""
+"""The health endpoint: `/health/live`, `/health/ready` and `/status`, served as JSON over plain HTTP.
+
+It is a server of its own, and not uvicorn, because uvicorn waits for the rest of a request without limit: half-open
+connections would fill its limit, or the process' file descriptors, and no probe would be answered.
+"""
 
 import asyncio
 import json
@@ -8,8 +12,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.cli.addresses import split_address
 from faststream_outbox.cli.errors import ProgramError
-from faststream_outbox.cli.settings import split_address
+from faststream_outbox.cli.secrets import hide_all
 from faststream_outbox.cli.status import Status
 
 # Database and broker are asked at most this often, however many probes arrive.
@@ -18,10 +23,36 @@ _PING_SECONDS: Final = 3.0
 # The request of a probe has a few hundred bytes and arrives at once; a client that sends more, or slower, is cut off.
 _LONGEST_REQUEST: Final = 8192
 _REQUEST_SECONDS: Final = 5.0
-# Probes arrive one by one; more connections than these are closed at once.
+# Probes arrive one by one. At this number of connections a new one takes the place of the oldest.
 _MOST_CONNECTIONS: Final = 32
 
 Answer = tuple[HTTPStatus, dict[str, Any]]
+
+
+class _Connection:
+    """The connection of one client, which has a few seconds to send its request and to read the answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.has_request = False
+
+    async def read(self) -> bytes:
+        """Return the request; raise `TimeoutError` if it is not complete in time, however it arrives."""
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            request = await self._reader.readuntil(b"\r\n\r\n")
+        self.has_request = True
+        return request
+
+    async def write(self, response: bytes) -> None:
+        """Send the response, and wait until the client has it or closes the connection."""
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            self._writer.write(response)
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    def abort(self) -> None:
+        """Close the connection at once, and free what it holds."""
+        self._writer.transport.abort()
 
 
 class HealthServer:
@@ -31,7 +62,8 @@ class HealthServer:
         self._status, self._outbox = status, outbox
         self._paths = {"/health/live": self._live, "/health/ready": self._ready, "/status": self._figures}
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        # In the order in which they were opened.
+        self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._ping_lock = asyncio.Lock()
         self._failure: str | None = None
         self._pinged_at = float("-inf")
@@ -57,23 +89,27 @@ class HealthServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= _MOST_CONNECTIONS:
-            writer.close()
-            return
-        connection = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+            self._drop_oldest()
+        connection = _Connection(reader, writer)
+        task = asyncio.create_task(self._serve(connection))
+        self._connections[task] = connection
+        task.add_done_callback(lambda done: self._connections.pop(done, None))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _drop_oldest(self) -> None:
+        """Close the oldest connection that has not sent its request, or else the oldest of all."""
+        waiting = (task for task, connection in self._connections.items() if not connection.has_request)
+        oldest = next(waiting, next(iter(self._connections)))
+        self._connections.pop(oldest).abort()
+        oldest.cancel()
+
+    async def _serve(self, connection: "_Connection") -> None:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             try:
-                async with asyncio.timeout(_REQUEST_SECONDS):
-                    request = await reader.readuntil(b"\r\n\r\n")
+                request = await connection.read()
                 status, body = await self._answer(request.partition(b"\r\n")[0].decode("latin-1"))
-                async with asyncio.timeout(_REQUEST_SECONDS):
-                    writer.write(_response(status, body, with_body=not request.startswith(b"HEAD ")))
-                    await writer.drain()
+                await connection.write(_response(status, body, with_body=not request.startswith(b"HEAD ")))
             finally:
-                writer.close()
+                connection.abort()
 
     async def _answer(self, request_line: str) -> Answer:
         match request_line.split(" "):
@@ -123,7 +159,7 @@ class HealthServer:
 
 
 def _response(status: HTTPStatus, body: dict[str, Any], *, with_body: bool) -> bytes:
-    content = json.dumps(body, default=str).encode() + b"\n"
+    content = json.dumps(hide_all(body)).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
         "Content-Type: application/json\r\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from faststream_outbox.cli.errors import hide
+from faststream_outbox.cli.secrets import hide, hide_all
 
 LOGGER: Final = logging.getLogger("faststream_outbox.relay")
 
@@ -33,8 +33,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
-        line = {name: hide(value) if isinstance(value, str) else value for name, value in line.items()}
-        return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
+        return json.dumps(hide_all({name: value for name, value in line.items() if value is not None}))
 
 
 class TextFormatter(logging.Formatter):
@@ -58,6 +57,12 @@ class StderrHandler(logging.StreamHandler[TextIO]):
         """Write the line of a record."""
         self.stream = sys.stderr
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging calls
+        """Report a record that cannot be formatted; Python would print its arguments with the secrets in them."""
+        error = sys.exc_info()[1]
+        line = f"A log record of {record.name} cannot be written: {type(error).__name__} at line {record.lineno} of "
+        sys.stderr.write(f"{line}{record.pathname}.\n")
 
 
 # What differs between two records with the same meaning: counts, ports of clients, addresses of objects.
@@ -104,5 +109,6 @@ def set_up_logging(*, level: str, json_lines: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    logging.captureWarnings(capture=True)
     # The logger itself stays at INFO for other handlers, such as those of a tracing library.
     LOGGER.setLevel(min(number, logging.INFO))

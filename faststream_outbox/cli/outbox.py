@@ -1,15 +1,18 @@
 """The outbox that a command works on: its engine, its tables, and the check that they exist."""
 
+from functools import partial
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import URL, MetaData, make_url
+from sqlalchemy import URL, Dialect, MetaData, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.logs import LOGGER
+from faststream_outbox.cli.secrets import Secret
 from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.cli.strategies import split_shards
 from faststream_outbox.metrics import MetricsRecorder
@@ -26,8 +29,20 @@ _NO_SUCH_TABLE: Final = "42P01"
 
 
 def make_engine(settings: RelaySettings) -> AsyncEngine:
-    """Return the engine of one process."""
-    return create_async_engine(database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0)
+    """Return the engine of one process; it reads the password of the settings for each connection."""
+    engine = create_async_engine(
+        database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0, hide_parameters=True
+    )
+    if settings.dsn_password is not None:
+        event.listen(engine.sync_engine, "do_connect", partial(_give_password, settings.dsn_password))
+    return engine
+
+
+def _give_password(
+    secret: Secret, _dialect: Dialect, _record: object, _arguments: object, parameters: dict[str, Any]
+) -> None:
+    # SQLAlchemy connects inside a greenlet, in which a coroutine can be waited for.
+    parameters["password"] = await_only(secret.read_in_thread())
 
 
 def database_url(dsn: str) -> URL:

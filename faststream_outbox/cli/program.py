@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from faststream_outbox.broker.backlog import BacklogWatch
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.cli.brokers import make_broker
+from faststream_outbox.cli.brokers import PasswordWatch
 from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.health import HealthServer
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import check_tables, describe_error, make_engine, make_ordering, make_outbox
-from faststream_outbox.cli.settings import RelaySettings, make_route
+from faststream_outbox.cli.settings import RelaySettings
 from faststream_outbox.cli.status import ProgressLines, Status
-from faststream_outbox.cli.strategies import make_retry_strategy
+from faststream_outbox.cli.strategies import make_retry_strategy, make_route
 from faststream_outbox.relay import Relay
-from faststream_outbox.relay.targets import make_target
+from faststream_outbox.relay.targets import Target, make_target
 from faststream_outbox.runtime.loop import Loop
 
 # Counting reads the whole table, so rows are counted more often only while a person looks at the view.
@@ -42,9 +42,17 @@ class Program:
         self.engine = make_engine(settings)
         self.outbox = make_outbox(settings, self.engine, self.status)
         with settings.blame("to"):
-            self.to = make_broker(settings.to, LOGGER)
-        self.relay = self.status.relay = make_relay(settings, self.outbox, self.to)
+            watch = PasswordWatch(settings.to, LOGGER)
+            self.to = watch.make()
+        self.relay = self.status.relay = make_relay(settings, self.outbox, self._make_target(watch))
         self.status.settings = settings.effective
+
+    def _make_target(self, watch: PasswordWatch) -> Target:
+        with self.settings.blame("to"):
+            target = make_target(self.to)
+        if self.settings.to.password_changes:
+            target.find_broker = watch.find
+        return target
 
     async def run(self) -> int:
         """Relay until a signal arrives, and return the exit code."""
@@ -159,11 +167,9 @@ class Program:
             await self.to.stop()
 
 
-def make_relay(settings: RelaySettings, outbox: OutboxBroker, to: Any) -> Relay:
+def make_relay(settings: RelaySettings, outbox: OutboxBroker, target: Target) -> Relay:
     """Return the relay of some settings, not started yet."""
     ordering = make_ordering(settings)
-    with settings.blame("to"):
-        target = make_target(to)
     retry = settings.retry_strategy
     with settings.blame("routes", *settings.tuning):
         relay = Relay(

@@ -14,13 +14,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
-from faststream_outbox.cli.errors import UsageError, remember_secret, suggest
-from faststream_outbox.cli.strategies import make_retry_strategy, split_shards
+from faststream_outbox.cli.addresses import check_dsn, show_address, split_address
+from faststream_outbox.cli.errors import UsageError, suggest
+from faststream_outbox.cli.secrets import Secret, SecretError, remember_options, remember_secret
+from faststream_outbox.cli.strategies import make_retry_strategy, make_route, split_shards
 from faststream_outbox.engine.options import SubscriberOptions
-from faststream_outbox.relay import Route, by_header
 from faststream_outbox.relay.relay import RELAY_DEFAULTS
 from faststream_outbox.retry import DEFAULT_RETRY
 from faststream_outbox.storage.checks import check_name
@@ -31,7 +30,7 @@ _Source = tuple[InitSettingsSource | EnvSettingsSource, Callable[..., str]]
 
 
 def _resolve(value: Any) -> Any:
-    """Return the variable that `env:NAME` names, also inside tables and lists; return other values unchanged."""
+    """Return what `env:NAME` or `file:PATH` names, also inside tables and lists; return other values unchanged."""
     match value:
         case dict():
             return {name: _resolve(each) for name, each in value.items()}
@@ -42,32 +41,36 @@ def _resolve(value: Any) -> Any:
             found = os.environ.get(name)
             if not found:
                 raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
-            # Only a part of a URL is secret, and `hide` finds that part.
-            return found if "://" in found else remember_secret(found)
+            return _remember(found)
+        case str() if value.startswith("file:"):
+            try:
+                return _remember(Secret(value).read())
+            except SecretError as error:
+                raise ValueError(str(error)) from None
     return value
 
 
-def _check_dsn(dsn: str) -> None:
-    try:
-        url = make_url(dsn)
-    except (ArgumentError, ValueError):
-        # The text is not repeated: it may be a password.
-        raise ValueError("this is not a URL; write postgresql://user@host:5432/database") from None
-    remember_secret(url.password or "")
-    dialect, _, driver = url.drivername.partition("+")
-    if dialect not in ("postgresql", "postgres") or driver not in ("", "asyncpg", "psycopg"):
-        known = "postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…"
-        raise ValueError(f"{url.drivername}:// is not Postgres; write {known}")
+def _remember(found: str) -> str:
+    if "://" in found:
+        show_address(found)  # records the secrets of an address, or the whole of another text
+    else:
+        remember_secret(found)
+    return found
 
 
-def make_route(destination: str) -> Route:
-    """Return the route of a destination: its name, or a function that reads `header:name` or `header:name|default`."""
-    if not destination.startswith("header:"):
-        return destination
-    name, bar, default = destination.removeprefix("header:").partition("|")
-    if not name or (bar and not default):
-        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
-    return by_header(name, default=default or None)
+def _resolve_options(options: Any) -> Any:
+    resolved = _resolve(options)
+    remember_options(resolved)
+    return resolved
+
+
+def _make_secret(value: Any) -> Secret:
+    """Return the source of a password; a variable must be set, and other sources are read when they are needed."""
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("this must be a text")  # noqa: TRY004 - pydantic shows ValueErrors
+    return Secret(value if value.startswith(("file:", "command:")) else remember_secret(_resolve(value)))
 
 
 def _shards_as_text(shards: Any) -> Any:
@@ -75,14 +78,6 @@ def _shards_as_text(shards: Any) -> Any:
     if isinstance(shards, list):
         return ",".join(map(str, shards))
     return str(shards) if type(shards) is int else shards
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; a port alone is one of 127.0.0.1."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        raise ValueError(f"{address!r} is not an address; write host:port, or a port")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _pass_to(check: Callable[[str], object]) -> AfterValidator:
@@ -96,6 +91,7 @@ def _pass_to(check: Callable[[str], object]) -> AfterValidator:
 
 
 Text = Annotated[str, BeforeValidator(_resolve)]
+SecretText = Annotated[Secret, BeforeValidator(_make_secret)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -110,7 +106,7 @@ class Security(_Table):
 
     mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
     username: Text | None = None
-    password: Annotated[Text, AfterValidator(remember_secret)] = Field(default="", repr=False)
+    password: SecretText | None = Field(default=None, repr=False)
     # None: if a file of certificates is given.
     tls: bool | None = None
     ca_file: Text | None = None
@@ -122,8 +118,18 @@ class Target(_Table):
     """`[to]`: the broker that rows are sent to, the arguments of its FastStream class, and how to log in."""
 
     url: Text = Field(repr=False)
-    options: Annotated[dict[str, Any], BeforeValidator(_resolve)] = Field(default_factory=dict, repr=False)
+    options: Annotated[dict[str, Any], BeforeValidator(_resolve_options)] = Field(default_factory=dict, repr=False)
     security: Security | None = None
+
+    def read_password(self) -> str | None:
+        """Return the present password of `[to.security]`; None if there is none."""
+        secret = None if self.security is None else self.security.password
+        return None if secret is None else secret.read()
+
+    @property
+    def password_changes(self) -> bool:
+        """Whether the password may change while the program runs."""
+        return self.security is not None and self.security.password is not None and self.security.password.changes
 
 
 class RelaySettings(BaseSettings):
@@ -133,13 +139,25 @@ class RelaySettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        strict=True, extra="forbid", frozen=True, env_prefix=_ENV_PREFIX, env_prefix_target="all", env_ignore_empty=True
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        env_prefix=_ENV_PREFIX,
+        env_prefix_target="all",
+        env_ignore_empty=True,
     )
 
-    dsn: Annotated[Text, _pass_to(_check_dsn)] = Field(
+    dsn: Annotated[Text, _pass_to(check_dsn)] = Field(
         repr=False,
         examples=["postgresql://user@host:5432/database"],
-        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME.",
+        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME, or "
+        "file:PATH.",
+    )
+    dsn_password: Annotated[SecretText | None, NoDecode] = Field(
+        default=None,
+        repr=False,
+        description="The password of the database, if it is not in the DSN: env:NAME; or file:PATH or command:PROGRAM, "
+        "which are read again for each connection.",
     )
     table: str = Field(default="outbox", description="The table of the outbox.")
     schema_name: str | None = Field(default=None, alias="schema", description="The schema of the tables.")
@@ -163,7 +181,7 @@ class RelaySettings(BaseSettings):
     to: Annotated[Target, NoDecode, BeforeValidator(lambda to: {"url": to} if isinstance(to, str) else to)] = Field(
         examples=["kafka://host:9092"],
         description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
-        "redis://… or rediss://…; or env:NAME.",
+        "tls://…, redis://… or rediss://…; or env:NAME, or file:PATH.",
     )
     routes: dict[str, Annotated[str, _pass_to(make_route)]] = Field(
         min_length=1,
@@ -285,7 +303,7 @@ class RelaySettings(BaseSettings):
         """
         try:
             yield
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, SecretError) as error:
             key = next((word for word in re.findall(r"\w+", str(error)) if word in keys), keys[0])
             raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
 
@@ -320,7 +338,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: this file is not TOML: {error}.") from error
     # A key may be written as its option is: on-dead.
-    return {key.replace("-", "_"): value for key, value in found.items()}
+    written: dict[str, str] = {}
+    for key in found:
+        if (first := written.setdefault(key.replace("-", "_"), key)) != key:
+            raise UsageError(f"{file}: {first} and {key} are the same setting: write one of them.")
+    return {name: found[key] for name, key in written.items()}
 
 
 def _check_source(build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:
@@ -364,6 +386,6 @@ def _describe(error: ErrorDetails, name: Callable[..., str]) -> str:
             problem = problem if problem.endswith((".", "?")) else f"{problem}."
         case _:
             # A DSN and the settings of a broker may hold a password.
-            given = "" if at[0] in ("dsn", "to") else f", not {error['input']!r}"
+            given = "" if at[0] in ("dsn", "dsn_password", "to") else f", not {error['input']!r}"
             problem = f"{error['msg'].replace('Input should be', 'this must be')}{given}."
     return f"{name(*at)}: {problem}"

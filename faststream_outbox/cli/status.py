@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from faststream_outbox.cli.errors import hide
+from faststream_outbox.cli.addresses import show_address
+from faststream_outbox.cli.secrets import hide
 from faststream_outbox.relay import Relay
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
@@ -31,8 +32,8 @@ class Status:
 
     def __init__(self, queues: Iterable[str], to: str) -> None:
         self.queues = tuple(queues)
-        # The URL of the broker, without its password.
-        self.to = hide(to)
+        # The address of the broker, without its password.
+        self.to = show_address(to)
         self.phase: Literal["starting", "running", "stopping"] = "starting"
         # Whether `graceful_timeout` ended before all rows were settled.
         self.drain_timed_out = False
@@ -83,7 +84,7 @@ class Status:
     @property
     def state(self) -> Literal["starting", "running", "paused", "stopping"]:
         """The phase, or "paused" while the broker is down."""
-        return "paused" if self.phase != "stopping" and self.relay.paused else self.phase
+        return "paused" if self.phase != "stopping" and self.relay.down else self.phase
 
     @property
     def reason(self) -> str:
@@ -92,8 +93,11 @@ class Status:
 
     @property
     def description(self) -> str:
-        """The state, with the reason of a pause."""
-        return f"paused: the broker is down: {self.reason}" if self.state == "paused" else self.state
+        """The state, with the reason of a pause, or the destinations that accept nothing."""
+        if self.state == "paused":
+            return f"paused: the broker is down: {self.reason}"
+        waiting = ", ".join(self.relay.paused_destinations)
+        return f"{self.state}: nothing is accepted by {waiting}" if waiting else self.state
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state and all figures, for JSON."""
@@ -108,6 +112,7 @@ class Status:
             "lag_seconds": self.lag,
             "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
             **({"reason": self.reason} if self.state == "paused" else {}),
+            "paused_destinations": {name: hide(str(why)) for name, why in self.relay.paused_destinations.items()},
         }
 
     def _queue_as_dict(self, queue: str) -> dict[str, Any]:

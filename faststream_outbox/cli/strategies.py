@@ -1,4 +1,4 @@
-"""The strategies that a text names: how failed rows are retried, and which shards a node has."""
+"""What a text names: how failed rows are retried, where rows are sent, and which shards a node has."""
 
 import re
 from inspect import Parameter, signature
@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from faststream_outbox.cli.errors import suggest
+from faststream_outbox.relay import Route, by_header
 from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategyProto
 from faststream_outbox.storage.ordering.strategies import MOST_SHARDS
 
@@ -39,6 +40,20 @@ def make_retry_strategy(text: str) -> RetryStrategyProto:
         return kind(**arguments)
     except TypeError as error:  # text where a number should be
         raise ValueError(str(error)) from error
+
+
+def make_route(destination: str) -> Route:
+    """Return the route of a destination: its name, or a function that reads `header:name=allowed,…|default`."""
+    if not destination.startswith("header:"):
+        return destination
+    header, bar, default = destination.removeprefix("header:").partition("|")
+    name, equals, allowed = header.partition("=")
+    allow = [each.strip() for each in allowed.split(",")] if equals else None
+    if not name or (bar and not default):
+        raise ValueError(f"{destination!r} is incomplete; write header:name, or header:name|default")
+    if allow is not None and not all(allow):
+        raise ValueError(f"{destination!r} allows nothing, or an empty name; write header:name=orders,audit-*")
+    return by_header(name, default=default or None, allow=allow)
 
 
 def split_shards(text: str, count: int = MOST_SHARDS) -> list[int]:

@@ -43,13 +43,13 @@ class EngineContext:
         self.claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
         self.settle_lane = ReconnectingLane(store, limit=30.0)
 
-    async def give_back(self, rows: Sequence[OutboxRow], *, announce: bool = True) -> None:
+    async def give_back(self, rows: Sequence[OutboxRow], *, announce: bool = True, delay_seconds: float = 0.0) -> None:
         """Release rows, their delivery uncounted, and announce them; if that fails, their leases run out."""
         if not rows:
             return
         try:
             async with asyncio.timeout(LAST_STEP_LIMIT):
-                await self.claim_lane.run(lambda lane: lane.release(rows))
+                await self.claim_lane.run(lambda lane: lane.release(rows, delay_seconds=delay_seconds))
         except Exception as error:  # noqa: BLE001 - other processes get the rows when the leases have run out
             message = f"Could not give back {len(rows)} rows; they are delivered again when their leases have run out: "
             self.monitor.report("release_failed", message + describe(error), error=error)

@@ -42,11 +42,12 @@ class Ledger:
         return len(self._held) + self._followers + self._empty_places - self.finished
 
     def finish(self, rows: Sequence[OutboxRow]) -> None:
-        """Note that the handler of these rows has ended."""
+        """Note that the handler of these rows has ended; of those that ended before, nothing changes."""
         ended_at = time.monotonic()
         for held in rows:
-            held.ended_at = ended_at
-        self.finished += len(rows)
+            if held.ended_at is None:
+                held.ended_at = ended_at
+                self.finished += 1
         self._changed.set()
 
     def reserve_places(self, count: int) -> None:

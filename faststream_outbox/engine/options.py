@@ -10,6 +10,10 @@ from faststream_outbox.storage.outcomes import OnDead
 
 # A longer interval or lease is probably a mistake of units.
 _LONGEST_SECONDS: Final = 7 * 86_400.0
+# Each worker is a task of the process; so many take a second to start, and Python can hardly use more.
+_MOST_WORKERS: Final = 10_000
+# The rows of one statement or one call are in memory together.
+_MOST_ROWS: Final = 100_000
 # Large enough that the cost of a round trip per row is small; small enough to be handled within a lease.
 _ROWS_PER_CLAIM: Final = 250
 # What one statement settles by default; a larger batch saves nothing.
@@ -63,11 +67,14 @@ class SubscriberOptions:
     publish_timeout: float | None = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("max_workers", "terminal_batch_size", "retry_batch_size"):
-            check_count(name, getattr(self, name))
-        for name in ("fetch_batch_size", "max_deliveries", "max_records"):
+        check_count("max_workers", self.max_workers, most=_MOST_WORKERS, instead="start more processes")
+        for name in ("terminal_batch_size", "retry_batch_size"):
+            _check_rows(name, getattr(self, name))
+        for name in ("fetch_batch_size", "max_records"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+                _check_rows(name, getattr(self, name))
+        if self.max_deliveries is not None:
+            check_count("max_deliveries", self.max_deliveries)
         for name in ("min_fetch_interval", "max_fetch_interval", "lease_ttl_seconds"):
             _check_seconds(name, getattr(self, name))
         if self.publish_timeout is not None:
@@ -125,6 +132,10 @@ def _check_on_dead(value: object) -> None:
             'on_dead is "skip" (a dead message goes to the dead-letter table, and its key goes on) or "park" (it stays '
             f"at the head of its key, which waits for an operator), not {value!r}."
         )
+
+
+def _check_rows(name: str, value: object) -> None:
+    check_count(name, value, most=_MOST_ROWS, instead="give a smaller number, because more rows at once save nothing")
 
 
 def _check_seconds(name: str, value: object) -> None:

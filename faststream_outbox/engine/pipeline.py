@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from faststream_outbox.engine.claim.claimer import Claimer, Demand
 from faststream_outbox.engine.claim.key_claims import KeyClaims
@@ -17,7 +17,7 @@ from faststream_outbox.engine.dispatch.dispatcher import Dispatcher, Handle, Wor
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.telemetry import Monitor
-from faststream_outbox.storage import OutboxRow, Store
+from faststream_outbox.storage import OutboxRow, Settlement, Store
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.wakeup.wakeup import Announce
 
@@ -137,6 +137,7 @@ class Pipeline(PipelineBase):
         self._loops.append(self._stale_returner)
         self._batcher = Batcher(self._ledger, options)
         parts = (context, prefetch, self._batcher, handle, self._settler)
+        self._releases: set[asyncio.Task[None]] = set()
         self._dispatcher = Dispatcher([Worker(*parts, interruptible=interruptible) for _ in range(options.max_workers)])
 
     def start(self) -> None:
@@ -148,6 +149,10 @@ class Pipeline(PipelineBase):
         """Claim nothing until `resume`; the rows in hand are handled."""
         self._claimer.pause()
 
+    def pause_queues(self, queues: Collection[str]) -> None:
+        """Claim nothing from these queues until the next call, which names those that are to be paused then."""
+        self._claimer.pause_queues(queues)
+
     def resume(self) -> None:
         """Claim again."""
         self._claimer.resume()
@@ -155,6 +160,28 @@ class Pipeline(PipelineBase):
     def holds(self, row: OutboxRow) -> bool:
         """Return whether a row that was claimed here is in hand and its lease has not run out."""
         return self._ledger.surely_holds(row.lease)
+
+    def settle(self, rows: Sequence[OutboxRow], settlements: Sequence[Settlement]) -> None:
+        """Settle rows without a key before their call has ended; the call returns no settlement of them."""
+        self._ledger.finish(rows)
+        self._settler.put(*settlements)
+
+    async def give_back(self, rows: Sequence[OutboxRow], *, delay_seconds: float) -> None:
+        """Release rows whose call has not ended, or the run of a key by its head; no attempt or delivery is counted.
+
+        The call returns no settlement of them. They are due again after the delay.
+        """
+        for row in rows:
+            self._ledger.finish(row.parts)
+        given_back = self._ledger.remove(row.lease for row in rows)
+        for row in given_back:
+            for part in row.parts:
+                self._row_events.given_back(part)
+        release = asyncio.create_task(self._context.give_back(given_back, delay_seconds=delay_seconds, announce=False))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+        await asyncio.shield(release)  # a release that is cancelled would leave the rows leased
+        self._claimer.expect(delay_seconds)
 
     @property
     def alive(self) -> bool:
@@ -178,6 +205,8 @@ class Pipeline(PipelineBase):
         except TimeoutError:
             await self._cut_short(drain_seconds)
         await in_time(self._dispatcher.stop())
+        if self._releases:
+            await in_time(asyncio.wait(self._releases))
 
     async def _cut_short(self, drain_seconds: float | None) -> None:
         unstarted = self._ledger.take_unstarted()

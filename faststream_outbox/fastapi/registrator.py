@@ -64,12 +64,17 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
         for router in routers:
             self.include_router(router)
 
-    def _subscriber_compatibility_wrapper(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        wrap: Callable[..., Any] = super()._subscriber_compatibility_wrapper(*args, **options)
+    def _subscriber_compatibility_wrapper(  # type: ignore[override] # FastStream names the other options one by one
+        self, dependencies: Iterable[params.Depends] = (), **options: Any
+    ) -> Callable[..., Any]:
+        dependencies = list(dependencies)
+        wrap: Callable[..., Any] = super()._subscriber_compatibility_wrapper(dependencies, **options)
         classes = self.broker.config.broker_config.default_driver_annotations
 
         def check_and_wrap(handler: Callable[..., Any]) -> Callable[..., Any]:
-            _check_annotations(handler, classes)
+            for function in (handler, *(each.dependency for each in dependencies)):
+                if function is not None:
+                    _check_annotations(function, classes)
             return wrap(handler)  # type: ignore[no-any-return] # FastStream's
 
         return check_and_wrap

@@ -116,7 +116,8 @@ class OutboxRouter(OutboxStreamRegistrator):
             shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
             graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
             metrics_recorder: A function that is called with each metrics event and its tags.
-            last_exception_renderer: A function that returns the text of an exception for the dead-letter table.
+            last_exception_renderer: A function that returns the text of an exception for the dead-letter table and for
+                the broker's own log records, which then have no traceback.
             source: The name of this outbox in the ids of messages to other brokers; by default the name of the table.
             decoder: A function that makes a body from a message, for all subscribers.
             parser: A function that makes a message from a row, for all subscribers.

@@ -3,28 +3,51 @@
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
+from unittest.mock import NonCallableMock
 
 from faststream.response import PublishCommand, PublishType
 
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherMiddleware, PublisherProto, PublisherUsecase
 from faststream_outbox.configs import OutboxBrokerConfig
+from faststream_outbox.envelope import CORRELATION_ID, inherited_correlation_id
 from faststream_outbox.message import OutboxMessage
 from faststream_outbox.response import OutboxPublishCommand
+from faststream_outbox.storage import AnySession, OutboxRow
+from faststream_outbox.storage.commits import keeps_insert
 
 
-def choose_transaction(cmd: OutboxPublishCommand, config: OutboxBrokerConfig) -> None:
-    """Set the transaction of an answer that has no session.
+def prepare_answer(cmd: OutboxPublishCommand, config: OutboxBrokerConfig) -> None:
+    """Set the transaction of an answer, and the correlation id that it has from the handled message.
 
-    The answer to a message of the same broker is inserted by the statement that settles that message. The answer to a
-    message of another broker is inserted in its own transaction.
+    Without a session, the answer to a message of the same broker is inserted by the statement that settles that
+    message, and the answer to a message of another broker in its own transaction.
     """
-    if cmd.session is not None:
-        return
     message = config.context.get_local("message")
-    broker = config.context.get_local("broker")
+    broker: Any = config.context.get_local("broker")
+    if isinstance(message, OutboxMessage):
+        inherit_correlation_id(cmd, message.deliveries[0], source=broker.config.broker_config.source)
+    if cmd.session is not None:
+        _check_transaction(cmd.session)
+        return
     ours = isinstance(message, OutboxMessage) and broker is config.extra_context.get("broker")
     cmd.answered = message.deliveries[0] if ours else None  # of a batch, any delivery will do
     cmd.own_transaction = not ours
+
+
+def _check_transaction(session: AnySession) -> None:
+    """Raise `RuntimeError` if nobody would commit an answer: FastStream publishes it after the handler has returned."""
+    if not isinstance(session, NonCallableMock) and not keeps_insert(session):  # tests may use mocks of sessions
+        raise RuntimeError(
+            "The session of this OutboxResponse has no open transaction any more, or none yet, and an answer is "
+            "published after the handler has returned: nobody would commit it. Leave session out, and the answer is "
+            "inserted when the message is settled; or take a parameter session: OutboxSession, which is committed then."
+        )
+
+
+def inherit_correlation_id(cmd: OutboxPublishCommand, answered: OutboxRow, *, source: str) -> None:
+    """Replace a row's bare id, which its answer has from FastStream, by an id that no row of another outbox has."""
+    if CORRELATION_ID not in cmd.headers:
+        cmd.correlation_id = inherited_correlation_id(cmd.correlation_id, answered, source=source)
 
 
 class _AnswerPublisher(PublisherProto):
@@ -36,7 +59,7 @@ class _AnswerPublisher(PublisherProto):
         self._config = config
 
     async def _send(self, cmd: OutboxPublishCommand, middlewares: Iterable[PublisherMiddleware]) -> None:
-        choose_transaction(cmd, self._config)
+        prepare_answer(cmd, self._config)
         call: Any = self._config.producer.publish
         for middleware in middlewares:
             call = partial(middleware, call)

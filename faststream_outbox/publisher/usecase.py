@@ -18,7 +18,7 @@ from faststream_outbox._faststream import (
 )
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import CORRELATION_ID
-from faststream_outbox.publisher.answers import choose_transaction
+from faststream_outbox.publisher.answers import prepare_answer
 from faststream_outbox.publisher.producer import NO_REQUESTS
 from faststream_outbox.response import OutboxPublishCommand, check_asynchronous
 from faststream_outbox.storage import AnySession, TimerConflict
@@ -148,7 +148,7 @@ class OutboxPublisher(PublisherUsecase):
         answer.add_headers(self.headers, override=False)
         # The correlation id of the handled message, unless these headers have one.
         answer.correlation_id = answer.headers.get(CORRELATION_ID, answer.correlation_id)
-        choose_transaction(answer, self._outer_config)
+        prepare_answer(answer, self._outer_config)
         await self._basic_publish(answer, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 
     async def request(self, message: Any = None, /, *, correlation_id: str | None = None) -> NoReturn:

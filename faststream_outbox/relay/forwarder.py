@@ -1,103 +1,227 @@
 """Sends rows to a target, and decides the outcome of each by its confirmation or error."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
+from typing import Final
 
+from faststream_outbox.engine.pipeline import Pipeline
 from faststream_outbox.message import OutboxDelivery, Reject
+from faststream_outbox.relay.destinations import Destinations
+from faststream_outbox.relay.isolation import Isolation
 from faststream_outbox.relay.outage import Outage
 from faststream_outbox.relay.outgoing import Outgoing, make_outgoing
 from faststream_outbox.relay.routing import Routes, UnroutableError
-from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, OutageError, RefusedError, SentRun, Target
+from faststream_outbox.relay.targets.base import (
+    HoldsLease,
+    LeaseLostError,
+    NotAcceptedError,
+    OutageError,
+    RefusedError,
+    Target,
+)
 from faststream_outbox.storage import Ack, Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.subscriber.judge import Judge
 
-_SENT = Ack()
+_SENT: Final = Ack()
+# For how many seconds to give back a row on which the connection is lost each time, while no other row is confirmed.
+_UNPROVEN_DELAY: Final = 5.0
+
+# The error of rows that are not sent, because their destination accepts nothing.
+_WAITS: Final = NotAcceptedError("The destination accepts nothing for now.")
+
+# A row and its message, and a row and its outcome.
+_Sendable = tuple[OutboxRow, Outgoing]
+_Done = tuple[OutboxRow, Outcome]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarder:
-    """Sends rows: those of one key in order, those without a key together."""
+    """Sends rows: those of one key in order, those without a key together, apart by destination."""
 
     target: Target
     routes: Routes
     judge: Judge
     outage: Outage
-    holds_lease: Callable[[OutboxRow], bool]
+    destinations: Destinations
+    isolation: Isolation
+    pipeline: Pipeline
     source: str
     cloudevents: bool
 
     async def forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
-        """Send rows that have the same key, or no key; keep them through an outage and send them after it."""
-        send = self._forward_each if rows[0].entity_key is None else self._forward_run
-        return await send(rows)
+        """Send rows that have the same key, or no key; keep them through an outage and send them after it.
 
-    async def _forward_each(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
-        settlements: list[Settlement] = []
-        left = list(rows)
-        while left:
-            made = [self._make(row) for row in left]
-            sent = iter(await self.target.send_each([each for each in made if isinstance(each, Outgoing)]))
-            errors = [next(sent) if isinstance(each, Outgoing) else each for each in made]
-            unsent, outage = list[OutboxRow](), None
-            for row, error in zip(left, errors, strict=True):
-                if isinstance(error, OutageError):
-                    unsent.append(row)
-                    outage = error
-                else:
-                    settlements.append(Settlement(row.lease, self._outcome(row, error)))
-            if outage is None:
-                break
-            await self.outage.wait_until_over(outage)
-            left = []
-            for row in unsent:
-                if self.holds_lease(row):
-                    left.append(row)
-                else:
-                    settlements.append(Settlement(row.lease, _unchanged(row)))
-        return settlements
+        What is confirmed is settled before anything else is waited for. Rows whose destination accepts nothing for now
+        are given back.
+        """
+        done = await (self._forward_each(rows) if rows[0].entity_key is None else self._forward_run(rows))
+        return _settlements(done)
 
-    async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
-        """Send the rows of a key up to the first that is retried; go on after one that is dead."""
-        settlements: list[Settlement] = []
-        # The lease of the first row covers the others, also after the first is sent.
-        left, holds_lease = list(rows), partial(self.holds_lease, rows[0])
-        while left:
-            confirmed, error = await self._send_first(left, holds_lease)
-            settlements += [Settlement(row.lease, _SENT) for row in left[:confirmed]]
-            left = left[confirmed:]
-            if error is None:
-                break
-            if isinstance(error, OutageError):
-                await self.outage.wait_until_over(error)
-                continue
-            outcome = self._outcome(left[0], error)
-            settlements.append(Settlement(left[0].lease, outcome))
-            if not isinstance(outcome, Dead):
-                break
-            left = left[1:]
-        return settlements
-
-    async def _send_first(self, rows: Sequence[OutboxRow], holds_lease: HoldsLease) -> SentRun:
-        """Send the first rows of a key, up to one of which no message can be made."""
-        messages = list[Outgoing]()
+    async def _forward_each(self, rows: Sequence[OutboxRow]) -> list[_Done]:
+        """Send rows without a key, those of each destination apart."""
+        done: list[_Done] = []
+        groups: dict[str, list[_Sendable]] = {}
         for row in rows:
             made = self._make(row)
+            if isinstance(made, Outgoing):
+                groups.setdefault(made.destination if self.target.by_destination else "", []).append((row, made))
+            else:
+                done.append((row, self._outcome(row, made)))
+        if len(groups) == 1:
+            [group] = groups.values()
+            return done + await self._forward_group(group)
+        await asyncio.gather(*(self._settle_group(group) for group in groups.values()))
+        return done
+
+    async def _settle_group(self, group: Sequence[_Sendable]) -> None:
+        self._settle(await self._forward_group(group))
+
+    async def _forward_group(self, group: Sequence[_Sendable]) -> list[_Done]:
+        """Send rows without a key that have the same destination, if the target distinguishes destinations."""
+        done: list[_Done] = []
+        destination, left, call = group[0][1].destination, list(group), object()
+        try:
+            while left:
+                if not self.destinations.admits(destination, call):
+                    await self._give_back([row for row, _ in left], destination)
+                    break
+                count = self.isolation.count_together([row for row, _ in left])
+                part, left = left[:count], left[count:]
+                errors = await self._send_part(part)
+                done += [
+                    (row, self._outcome(row, error))
+                    for (row, _), error in zip(part, errors, strict=True)
+                    if not isinstance(error, OutageError)
+                ]
+                if None in errors:
+                    self.destinations.end(destination)
+                outage = next((error for error in errors if isinstance(error, OutageError)), None)
+                if outage is None:
+                    continue
+                self._settle(done)
+                done = []
+                unsent = [each for each, error in zip(part, errors, strict=True) if isinstance(error, OutageError)]
+                rows = [row for row, _ in unsent]
+                if not await self._wait(outage, rows, destination, call):
+                    await self._give_back(rows, destination)
+                    continue
+                done = [(row, _unchanged(row)) for row in rows if not self.pipeline.holds(row)]
+                left = [each for each in unsent if self.pipeline.holds(each[0])] + left
+        finally:
+            self.destinations.leave(call)
+        return done
+
+    async def _send_part(self, part: Sequence[_Sendable]) -> list[Exception | None]:
+        messages = [message for _, message in part]
+        return await self.isolation.send([row for row, _ in part], lambda: self.target.send_each(messages))
+
+    async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[_Done]:
+        """Send the rows of a key up to the first that is retried; go on after one that is dead.
+
+        If rows before it are done when one has to wait, return those: once they are settled, the others are free.
+        """
+        done: list[_Done] = []
+        # The lease of the first row covers the others, also after the first is sent.
+        left, holds_lease, call = list(rows), partial(self.pipeline.holds, rows[0]), object()
+        try:
+            while left:
+                messages, error = self._make_first(left)
+                destination = messages[0].destination if messages else ""
+                if messages and not self.destinations.admits(destination, call):
+                    error = _WAITS
+                elif messages:
+                    errors = await self._send_run(left, messages, holds_lease)
+                    confirmed = sum(1 for _ in takewhile(lambda each: each is None, errors))
+                    done += [(row, _SENT) for row in left[:confirmed]]
+                    left = left[confirmed:]
+                    if confirmed:
+                        self.destinations.end(destination)
+                    error = errors[confirmed] if confirmed < len(errors) else error
+                if isinstance(error, OutageError):
+                    if await self._wait(error, left[:1], destination, call, keep=not done):
+                        continue
+                    if not done:
+                        await self._give_back(rows[:1], destination)
+                    break
+                if error is not None:
+                    outcome = self._outcome(left[0], error)
+                    done.append((left[0], outcome))
+                    if not isinstance(outcome, Dead):
+                        break
+                    left = left[1:]
+        finally:
+            self.destinations.leave(call)
+        return done
+
+    def _make_first(self, rows: Sequence[OutboxRow]) -> tuple[list[Outgoing], Exception | None]:
+        """Make the messages of the first rows of a key that can be sent together; return why the next one has none."""
+        messages = list[Outgoing]()
+        for row in rows[: self.isolation.count_together(rows)]:
+            made = self._make(row)
             if not isinstance(made, Outgoing):
-                sent = await self.target.send_run(messages, holds_lease) if messages else SentRun(0)
-                return sent if sent.error is not None else SentRun(sent.confirmed, made)
+                return messages, made
+            if messages and self.target.by_destination and made.destination != messages[0].destination:
+                break
             messages.append(made)
-        return await self.target.send_run(messages, holds_lease)
+        return messages, None
+
+    async def _send_run(
+        self, rows: Sequence[OutboxRow], messages: Sequence[Outgoing], holds_lease: HoldsLease
+    ) -> list[Exception | None]:
+        """Send the first rows of a key; return None for each that is confirmed, then the error of the rest."""
+
+        async def send() -> list[Exception | None]:
+            confirmed, error = await self.target.send_run(messages, holds_lease)
+            if error is None:
+                return [None] * confirmed
+            together = isinstance(error, OutageError) and not self.target.one_of_a_key
+            return [None] * confirmed + [error] * (len(messages) - confirmed if together else 1)
+
+        return await self.isolation.send(rows[: len(messages)], send)
+
+    async def _wait(
+        self, error: OutageError, rows: Sequence[OutboxRow], destination: str, call: object, *, keep: bool = True
+    ) -> bool:
+        """Wait until rows that were not accepted can be sent again; return False if they are to be given back.
+
+        With `keep=False` do not wait, but note the outage, and return False.
+        """
+        if error is _WAITS:
+            return False
+        if isinstance(error, NotAcceptedError) and await self.outage.broker_answers():
+            self.destinations.begin(destination, error)
+            return keep and await self.destinations.wait(destination, call)
+        self.outage.begin(error)
+        if not keep or (len(rows) == 1 and self.isolation.lacks_proof(rows[0])):
+            return False
+        await self.outage.wait_until_over()
+        return True
+
+    def _settle(self, done: Sequence[_Done]) -> None:
+        """Settle rows without a key before their call ends."""
+        if done:
+            self.pipeline.settle([row for row, _ in done], _settlements(done))
+
+    async def _give_back(self, rows: Sequence[OutboxRow], destination: str) -> None:
+        """Give back rows, or the run of a key by its first row; none has failed."""
+        unproven = any(self.isolation.lacks_proof(row) for row in rows)
+        delay = _UNPROVEN_DELAY if unproven else self.destinations.delay(destination, rows[0])
+        await self.pipeline.give_back(rows, delay_seconds=delay)
 
     def _make(self, row: OutboxRow) -> Outgoing | Exception:
         try:
             destination = self.routes.destination(row)
             self.target.check(destination)
             return make_outgoing(row, destination, source=self.source, cloudevents=self.cloudevents)
-        except UnroutableError as error:
-            return error
+        except RecursionError:
+            return RefusedError("The headers are nested too deep to be read.")
         except ValueError as error:  # from the destination or the headers
             return RefusedError(str(error))
+        except Exception as error:  # noqa: BLE001 - one row must not fail those that it was claimed with
+            return error
 
     def _outcome(self, row: OutboxRow, error: Exception | None) -> Outcome:
         if error is None:
@@ -113,3 +237,7 @@ class Forwarder:
 def _unchanged(row: OutboxRow) -> Retry:
     """Return the outcome that frees a row for its next claim and counts no attempt: the row did not fail."""
     return Retry(0.0, row.attempts_count)
+
+
+def _settlements(done: Sequence[_Done]) -> list[Settlement]:
+    return [Settlement(row.lease, outcome) for row, outcome in done]

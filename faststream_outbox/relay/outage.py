@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from faststream_outbox.relay.targets.base import Target
@@ -38,6 +38,7 @@ class Outage(Loop):
         self._over.set()
         self._over_at = 0.0
         self._wait = _FIRST_WAIT
+        self._asking: asyncio.Task[bool] | None = None
 
     @property
     def ongoing(self) -> bool:
@@ -55,10 +56,17 @@ class Outage(Loop):
         message = f"The broker is down; no rows are claimed until it answers again: {error}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
 
-    async def wait_until_over(self, error: Exception) -> None:
-        """Stop the claims, and wait until the broker answers again."""
-        self.begin(error)
+    async def wait_until_over(self) -> None:
+        """Wait until the broker answers again."""
         await self._over.wait()
+
+    async def broker_answers(self) -> bool:
+        """Return whether the broker answers; callers that ask together share one question."""
+        if self.ongoing:
+            return False
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(answers(self._target.alive, _ANSWER_SECONDS))
+        return await asyncio.shield(self._asking)
 
     async def step(self) -> None:
         """Wait for an outage, then for its end."""
@@ -68,7 +76,8 @@ class Outage(Loop):
         while True:
             await asyncio.sleep(self._wait)
             self._wait = min(2 * self._wait, _MAX_WAIT)
-            if await answers(self._target, _ANSWER_SECONDS):
+            await self._target.renew()
+            if await answers(self._target.alive, _ANSWER_SECONDS):
                 break
         self._over_at = time.monotonic()
         self.reason = None
@@ -78,10 +87,10 @@ class Outage(Loop):
         self._monitor.report("relay_resumed", "The broker answers again; claims are resumed.", level=logging.INFO)
 
 
-async def answers(target: Target, seconds: float | None) -> bool:
+async def answers(ask: Callable[[], Awaitable[bool]], seconds: float | None) -> bool:
     """Return whether a broker answers within some time."""
     try:
         async with asyncio.timeout(seconds):
-            return await target.alive()
+            return await ask()
     except Exception:  # noqa: BLE001 - any error means that it does not answer
         return False

@@ -12,7 +12,9 @@ from faststream.middlewares import AckPolicy
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.engine.pipeline import Pipeline
+from faststream_outbox.relay.destinations import Destinations
 from faststream_outbox.relay.forwarder import Forwarder
+from faststream_outbox.relay.isolation import Isolation
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
@@ -144,7 +146,9 @@ class Relay:
         self._monitor = broker.config.broker_config.monitor("relay", self._routes.queues)
         self._pipeline: Pipeline | None = None
         self._outage: Outage | None = None
+        self._destinations: Destinations | None = None
         self._forwarder: Forwarder | None = None
+        self._noting: set[asyncio.Task[None]] = set()
         self._started_at = 0.0
         self._owns_broker = False
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -164,21 +168,25 @@ class Relay:
         await self._broker.connect()
         self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
+        await self._broker._watch_queues()  # noqa: SLF001 - ours
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
+        self._destinations = Destinations(self._routes, monitor, pause_queues=pipeline.pause_queues)
         judge = Judge(AckPolicy.NACK_ON_ERROR, self._options, config.last_exception_renderer, monitor)
         self._forwarder = Forwarder(
             target=self._target,
             routes=self._routes,
             judge=judge,
             outage=self._outage,
-            holds_lease=pipeline.holds,
+            destinations=self._destinations,
+            isolation=Isolation(self._target),
+            pipeline=pipeline,
             source=self._source,
             cloudevents=self._cloudevents,
         )
-        self._target.on_outage = self._outage.begin
+        self._target.on_outage = self._note_silence
         if failure is not None:
             self._outage.begin(failure)
         self._outage.start()
@@ -205,6 +213,21 @@ class Relay:
             raise
         return None
 
+    def _note_silence(self, destination: str, error: OutageError) -> None:
+        """Pause a destination that confirms nothing, or all of them if the broker does not answer."""
+        task = asyncio.create_task(self._ask_about(destination, error))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _ask_about(self, destination: str, error: OutageError) -> None:
+        outage, destinations = self._outage, self._destinations
+        if outage is None or destinations is None:
+            return
+        if await outage.broker_answers():
+            destinations.begin(destination, error)
+        else:
+            outage.begin(error)
+
     async def _forward(self, rows: Sequence[OutboxRow]) -> list[Settlement]:
         assert self._forwarder is not None  # noqa: S101 - made before the pipeline starts
         return await self._forwarder.forward(rows)
@@ -213,6 +236,8 @@ class Relay:
         """Stop claiming, wait until sent rows are confirmed and settled, and disconnect what `start` connected."""
         pipeline, outage, self._pipeline, self._outage = self._pipeline, self._outage, None, None
         self._unsubscribe()
+        if self._destinations is not None:
+            self._destinations.close()
         if pipeline is not None:
             # While the broker is down nothing is confirmed, so waiting is useless.
             await pipeline.stop(0.0 if outage is not None and outage.ongoing else self._broker.config.graceful_timeout)
@@ -235,18 +260,30 @@ class Relay:
         await self.stop()
 
     @property
-    def paused(self) -> bool:
-        """Whether claims are stopped because the broker is down."""
+    def down(self) -> bool:
+        """Whether the broker that rows are sent to is down, so that nothing is claimed."""
         return self._outage is not None and self._outage.ongoing
 
     @property
+    def paused(self) -> bool:
+        """Whether rows wait because the broker is down, or because a destination accepts nothing."""
+        return self.pause_reason is not None
+
+    @property
     def pause_reason(self) -> Exception | None:
-        """The error for which claims are stopped; None while they are not."""
-        return None if self._outage is None else self._outage.reason
+        """The error for which rows wait; None while none do."""
+        if self._outage is None:
+            return None
+        return self._outage.reason or next(iter(self.paused_destinations.values()), None)
+
+    @property
+    def paused_destinations(self) -> dict[str, Exception]:
+        """The destinations that accept nothing while the broker answers, each with its error; others are sent to."""
+        return {} if self._outage is None or self._destinations is None else self._destinations.paused
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
         """Return whether the broker that rows are sent to answers."""
-        return await answers(self._target, timeout)
+        return await answers(self._target.alive, timeout)
 
     @property
     def alive(self) -> bool:

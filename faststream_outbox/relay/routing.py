@@ -1,6 +1,6 @@
 """Finds the destination of a row: fixed for its queue, or from a header or a function."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from faststream_outbox.runtime.telemetry import PlainError
@@ -41,6 +41,11 @@ class Routes:
         known = (route.default if isinstance(route, ByHeader) else route for route in self._routes.values())
         return [destination for destination in known if isinstance(destination, str)]
 
+    @property
+    def fixed_by_queue(self) -> dict[str, str]:
+        """The destinations of queues whose rows all go to one."""
+        return {queue: route for queue, route in self._routes.items() if isinstance(route, str)}
+
     def destination(self, row: OutboxRow) -> str:
         """Return the destination of a row."""
         route = self._routes[row.queue]
@@ -63,24 +68,46 @@ class ByHeader:
 
     name: str
     default: str | None = None
+    # The values that are destinations: names, or beginnings of names that end in `*`; None allows any value.
+    allow: tuple[str, ...] | None = None
 
     def __call__(self, row: OutboxRow) -> str:
         """Return the header's value, or the default."""
-        destination = (row.headers or {}).get(self.name, self.default)
-        if destination is None:
-            raise UnroutableError(f"Row {row.id} has no header {self.name!r}, which names its destination.")
-        return str(destination)
+        value = (row.headers or {}).get(self.name)
+        if value is None:
+            if self.default is None:
+                raise UnroutableError(f"Row {row.id} has no header {self.name!r}, which names its destination.")
+            return self.default
+        destination = str(value)
+        if self.allow is not None and not any(_matches(destination, each) for each in self.allow):
+            raise UnroutableError(
+                f"Header {self.name!r} of row {row.id} is {destination[:100]!r}, which by_header(…, allow=…) does not "
+                "allow."
+            )
+        return destination
 
 
-def by_header(name: str, *, default: str | None = None) -> Callable[[OutboxRow], str]:
+def _matches(destination: str, allowed: str) -> bool:
+    return destination.startswith(allowed[:-1]) if allowed.endswith("*") else destination == allowed
+
+
+def by_header(
+    name: str, *, default: str | None = None, allow: Sequence[str] | None = None
+) -> Callable[[OutboxRow], str]:
     """Return a route that reads the destination from a header.
 
+    The publisher of a row chooses where the relay sends it, with the relay's rights; `allow` bounds that choice.
+
     Args:
-        name: The name of the header.
-        default: The destination of rows without it; by default such a row is refused.
+        name: The header.
+        default: The destination of rows without this header; by default they are refused.
+        allow: The destinations that the header may name; one that ends in `*` stands for all that begin so. By default
+            any. A row with another one is refused.
 
     Example:
-        Relay(broker, to=kafka, routes={"events": by_header("topic", default="events")})
+        Relay(broker, to=kafka, routes={"events": by_header("topic", default="events", allow=["events", "audit-*"])})
 
     """
-    return ByHeader(name, default)
+    if isinstance(allow, str):
+        raise TypeError(f"allow is a list of destinations: [{allow!r}].")
+    return ByHeader(name, default, None if allow is None else tuple(allow))

@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from typing import Final
 
-from faststream_outbox.runtime.telemetry import Monitor, describe
+from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage.errors import advice
 
 # A handler may catch its cancellation and go on, so it is cancelled again; after the last time its task is left behind.
@@ -118,7 +118,7 @@ class Loop(ABC):
         # unless advice says what to do: then the cause is known.
         if self._failures & (self._failures - 1) == 0:
             times, advised = "" if self._failures == 1 else f" {self._failures} times in a row", advice(error)
-            message = f"{self.task} failed{times}, and is tried again: {describe(error)}.{advised}"
+            message = f"{self.task} failed{times}, and is tried again: {self._monitor.describe(error)}.{advised}"
             shown = error if self._failures == 1 and not advised else None
             self._monitor.report(self.failure_event, message, level=logging.ERROR, error=shown)
         await self._backoff.wait()

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
+from faststream_outbox.storage.errors import without_values
 from faststream_outbox.storage.outcomes import Raised
 
 LOGGER = logging.getLogger("faststream_outbox")
 
 # recorder(event, tags). It is called on the event loop, so it must not block.
 Recorder = Callable[[str, Mapping[str, Any]], None]
+
+# Returns the text of an error for the log and the dead-letter table; None leaves it out.
+ErrorRenderer = Callable[[BaseException], str | None]
 
 # Where a lease was lost: before the handler ran, or when the row was deleted or rescheduled.
 Phase = Literal["dispatch", "terminal", "retry"]
@@ -25,11 +29,24 @@ class LoggerLike(Protocol):
 
 
 def describe(value: object) -> str:
-    """Return the start of the repr of an error, or of any value; one whose `__repr__` raises is named by its type."""
+    """Return the start of the repr of an error, or of any value; one whose `__repr__` raises is named by its type.
+
+    An error of the database is shown without values of rows.
+    """
     try:
-        return repr(value)[:500]
+        return repr(without_values(value) if isinstance(value, BaseException) else value)[:500]
     except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
         return f"{type(value).__name__} (its repr fails)"
+
+
+def render(renderer: ErrorRenderer, error: BaseException) -> str | None:
+    """Return the text that the user's renderer makes of an error; if that raises, the name of its type."""
+    try:
+        text = renderer(error)
+    except Exception as failure:  # noqa: BLE001 - a row must be settled whatever the renderer does
+        # The error's own text is left out: the renderer may be there to redact it.
+        return f"{type(error).__name__} (last_exception_renderer raised {type(failure).__name__})"
+    return text if text is None or isinstance(text, str) else str(text)
 
 
 class PlainError(Exception):
@@ -46,6 +63,7 @@ class Monitor:
     Args:
         get_logger: Returns the logger; a broker has its own only after it is connected.
         recorder: The user's metrics recorder.
+        renderer: The user's renderer of errors; without one a record has the error itself, without values of rows.
         subscriber: The name of the subscriber, in every metric and in every record that is not about one row.
         queues: Its queues, in every record that is not about one row.
 
@@ -56,11 +74,13 @@ class Monitor:
         *,
         get_logger: Callable[[], LoggerLike] = lambda: LOGGER,
         recorder: Recorder | None = None,
+        renderer: ErrorRenderer | None = None,
         subscriber: str = "",
         queues: Sequence[str] = (),
     ) -> None:
         self._get_logger = get_logger
         self._recorder = recorder
+        self._renderer = renderer
         self._recorder_failed = False
         self._tags = {"subscriber": subscriber} if subscriber else {}
         self._origin = {**self._tags, "queue": ",".join(queues)} if queues else self._tags
@@ -89,10 +109,18 @@ class Monitor:
         extra = {"event": event, **fields}
         if "row_id" not in fields:
             extra = {**self._origin, **extra}
+        shown = None if error is None else without_values(error)
+        if error is not None and self._renderer is not None:
+            text, shown = render(self._renderer, error), None
+            message = f"{message}\n{text}" if text else message
         try:
-            self._get_logger().log(level, message, extra=extra, exc_info=error)
+            self._get_logger().log(level, message, extra=extra, exc_info=shown)
         except Exception:
-            LOGGER.log(level, message, extra=extra, exc_info=error)
+            LOGGER.log(level, message, extra=extra, exc_info=shown)
+
+    def describe(self, error: BaseException) -> str:
+        """Return the start of an error's repr; of an error that the user's renderer shows, the name of its type."""
+        return describe(error) if self._renderer is None else type(error).__name__
 
     def record(self, event: str, **tags: Any) -> None:
         """Give an event to the recorder."""

@@ -18,6 +18,9 @@ MAX_PAYLOADS: Final = 500_000_000
 # Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
 
+# A whole number of up to about thirty digits is shown as it is.
+_MOST_SHOWN_BITS: Final = 100
+
 
 def check_name(what: str, value: object) -> str:
     """Return a queue name, timer id or ordering key that fits its column."""
@@ -136,19 +139,32 @@ def check_number(what: str, value: object, *, least: float = 0.0, most: float = 
     """Return a finite number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} is a number, not {type(value).__name__}: {value!r}.")
-    if not math.isfinite(value) or not least <= value <= most:
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number may be larger than any float
+        number = math.inf
+    if not math.isfinite(number) or not least <= number <= most:
         end = "up" if most == math.inf else f"to {most:g}"
-        raise ValueError(f"{what} is a finite number from {least:g} {end}, not {value!r}.")
-    return float(value)
+        raise ValueError(f"{what} is a finite number from {least:g} {end}, not {_shown(value)}.")
+    return number
 
 
-def check_count(what: str, value: object) -> int:
-    """Return a whole number from 1 up."""
+def check_count(what: str, value: object, *, most: int | None = None, instead: str = "") -> int:
+    """Return a whole number from 1 up, to `most` if that is given; `instead` says what to do in place of more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} is a whole number, not {type(value).__name__}: {value!r}.")
     if value < 1:
-        raise ValueError(f"{what} is 1 or more, not {value!r}.")
+        raise ValueError(f"{what} is 1 or more, not {_shown(value)}.")
+    if most is not None and value > most:
+        raise ValueError(f"{what} is {most} at most, not {_shown(value)}: {instead}.")
     return value
+
+
+def _shown(value: float) -> str:
+    """Return a number for an error; of a huge one only its size, because Python refuses to print some of them."""
+    if isinstance(value, int) and value.bit_length() > _MOST_SHOWN_BITS:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    return repr(value)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

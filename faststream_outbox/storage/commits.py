@@ -29,6 +29,20 @@ def may_notify(session: AnySession) -> bool:
     return behind is not None and not behind.twophase
 
 
+def keeps_insert(session: Any) -> bool:
+    """Return whether a row that is inserted now is kept although nobody begins a transaction for it.
+
+    That is so in a transaction that is open, which its owner commits, and where each statement commits itself.
+    """
+    try:
+        if session.in_transaction():
+            return True
+        bind: Any = session.sync_connection if isinstance(session, AsyncConnection) else session.get_bind()
+        return (isinstance(bind, Connection) and bind.in_transaction()) or autocommits(bind)
+    except SQLAlchemyError:  # a connection that was closed or never opened, a session without an engine
+        return False
+
+
 def after_commit(
     session: AnySession, callback: Callable[[], None], *, key: Hashable = None, table: Table | None = None
 ) -> Callable[[], None] | None:
@@ -65,9 +79,9 @@ def _commits(session: Session, table: Table | None) -> bool:
     return isinstance(bind, Engine) and not autocommits(bind)
 
 
-def autocommits(engine: Engine) -> bool:
-    """Return whether an engine commits each statement by itself."""
-    return _isolation_asked_of(engine) == "AUTOCOMMIT"
+def autocommits(bind: Engine | Connection) -> bool:
+    """Return whether an engine or a connection commits each statement by itself."""
+    return _isolation_asked_of(bind) == "AUTOCOMMIT"
 
 
 def is_strict(connection: Connection) -> bool:

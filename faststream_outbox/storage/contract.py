@@ -150,8 +150,11 @@ class StoreLane(ABC):
         """Renew leases and return them; a lease that is missing was lost, or another transaction has its row locked."""
 
     @abstractmethod
-    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Release rows whose handler did not start; the delivery is not counted, and a suspect stays one."""
+    async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
+        """Release rows that were not handled; the delivery is not counted, and a suspect stays one.
+
+        With a delay they are due again so many seconds from now.
+        """
 
     @abstractmethod
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:

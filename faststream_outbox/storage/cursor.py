@@ -47,6 +47,8 @@ class ClaimCursor:
         self.queues = tuple(dict.fromkeys(check_name("queue", queue) for queue in queues))
         if not self.queues:
             raise ValueError("A claim needs at least one queue.")
+        # The queues that are left out, unless all of them are.
+        self.paused: frozenset[str] = frozenset()
         self._busy: set[str] = set()
         self.marks = dict.fromkeys(self.queues, BEGINNING)
         # How far claims have come in each queue: every row that any process has claimed lies before that, or before the
@@ -61,9 +63,15 @@ class ClaimCursor:
         """Return in how many seconds to sweep for rows below the marks; None if the last claim was a sweep."""
         return None if self._swept else max(0.0, self._sweep_at - now)
 
+    @property
+    def starts(self) -> dict[str, Position]:
+        """Where the next claim starts in each queue that is not paused."""
+        return {queue: mark for queue, mark in self.marks.items() if queue not in self.paused} or self.marks
+
     def plan(self, limit: int, now: float) -> ClaimPlan:
         """Return what to ask of each queue; `now` is the clock of leases."""
-        order = sorted(self._waiting, key=self._busy.__contains__)  # stable: the queue that waited longest stays first
+        asked = [queue for queue in self._waiting if queue not in self.paused] or self._waiting
+        order = sorted(asked, key=self._busy.__contains__)  # stable: the queue that waited longest stays first
         quiet_share = math.ceil(limit / len(order))
         busy_share = math.ceil(limit / max(1, len(self._busy)))
         sweep = now >= self._sweep_at

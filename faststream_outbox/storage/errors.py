@@ -1,8 +1,11 @@
-"""Classify errors of the database, and advise what to do about them."""
+"""Classify errors of the database, advise what to do about them, and remove the values of rows from their texts."""
 
-from typing import Final
+import re
+from typing import Any, Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
+
+_E = TypeVar("_E", bound=BaseException)
 
 _MIGRATE: Final = (
     "Create or migrate the tables (Alembic, or metadata.create_all); "
@@ -72,3 +75,91 @@ def is_read_only(error: BaseException) -> bool:
 
 def _driver_error(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+
+
+# The modules of the drivers' errors; SQLAlchemy has its own classes for those of asyncpg.
+_DRIVER_MODULES: Final = ("asyncpg", "psycopg", "sqlalchemy.dialects.postgresql")
+# Data errors quote the value in their message; so do drivers about a value that they cannot send, without a code.
+_QUOTES_VALUES: Final = ("22",)
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_CLASS_PREFIX: Final = re.compile(r"<class '[^']*'>: ")
+
+
+def without_values(error: _E) -> _E:
+    """Return an error whose text holds no parameters of statements and no values of rows: itself, or a copy.
+
+    Errors of the database are copied without parameters, and without DETAIL and CONTEXT, which quote rows; their codes,
+    their constraints and the frames of their tracebacks stay. The errors that led to an error are copied as well.
+    """
+    try:
+        made: _E = _Copies().of(error)
+    except Exception:  # noqa: BLE001 - a class may refuse to be copied, and the error must be logged
+        plain: Any = RuntimeError(f"{type(error).__name__} (its text is left out, because it may hold values of rows)")
+        made = plain
+    return made
+
+
+class _Copies:
+    """The copies of an error and of those that led to it, each made once: errors may refer to each other."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, BaseException] = {}
+
+    def of(self, error: Any) -> Any:
+        """Return the copy of an error, or the error if neither it nor what led to it is of the database."""
+        if error is None or id(error) in self._made:
+            return None if error is None else self._made[id(error)]
+        self._made[id(error)] = error
+        led_here = error.__cause__, error.__context__
+        cause, context = map(self.of, led_here)
+        if isinstance(error, BaseExceptionGroup):
+            copy: BaseException = error.derive([self.of(each) for each in error.exceptions])
+        elif _is_of_database(error):
+            copy = self._copy(error)
+        elif (cause, context) == led_here:
+            return error
+        else:
+            copy = _new(error, error.args)
+        copy.__cause__, copy.__context__ = cause, context
+        copy.__suppress_context__, copy.__traceback__ = error.__suppress_context__, error.__traceback__
+        self._made[id(error)] = copy
+        return copy
+
+    def _copy(self, error: BaseException) -> BaseException:
+        if isinstance(error, StatementError):
+            cause = error.orig
+            named = "" if cause is None else f"({type(cause).__module__}.{type(cause).__name__}) {_safe_text(cause)}"
+            copy = _new(error, (named or "its text may hold values",))
+            copy.orig, copy.params, copy.hide_parameters = self.of(cause), None, True
+        else:
+            copy = _new(error, (_safe_text(error),))
+            copy.detail = copy.context = None  # asyncpg's
+            if sqlstate(error):
+                copy.sqlstate = sqlstate(error)
+            if "_info" in vars(copy):
+                copy._info = None  # noqa: SLF001 - psycopg's answer of the server
+        made: BaseException = copy
+        return made
+
+
+def _new(error: BaseException, arguments: tuple[object, ...]) -> Any:
+    copy: Any = type(error).__new__(type(error))
+    copy.__dict__.update(vars(error))
+    copy.args = arguments
+    return copy
+
+
+def _is_of_database(error: BaseException) -> bool:
+    return isinstance(error, StatementError) or type(error).__module__.startswith(_DRIVER_MODULES)
+
+
+def _safe_text(error: BaseException) -> str:
+    """Return the first line of an error, which names what went wrong; the other lines quote rows."""
+    text = str(error).strip().partition("\n")[0]
+    prefix = _CLASS_PREFIX.match(text)
+    named, text = (prefix[0], text[prefix.end() :]) if prefix else ("", text)
+    state = sqlstate(error)
+    # An error while connecting has no code either, and names hosts and users only.
+    if state.startswith(_QUOTES_VALUES) or (not state and concerns_rows(error)):
+        text = _QUOTED.sub('"…"', text.partition(": ")[0])
+    return named + text

@@ -36,6 +36,13 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     options: SubscriberOptions = DEFAULTS
     middlewares: Sequence[BrokerMiddleware[Any]] = ()
     filter: Filter[Any] = default_filter
+    # The warnings that were given; one of them may depend on the broker of a router that is included later.
+    warnings_given: set[str] = field(default_factory=set)
+
+    @property
+    def given_ack_policy(self) -> AckPolicy:
+        """The policy of the subscriber, or else of its broker and routers; EMPTY if none of them has one."""
+        return self._outer_config.ack_policy if self._ack_policy is EMPTY else self._ack_policy
 
     @property
     def ack_policy(self) -> AckPolicy:

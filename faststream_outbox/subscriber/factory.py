@@ -1,12 +1,13 @@
 """Makes subscribers, and refuses at registration what cannot work."""
 
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from faststream.middlewares import AckPolicy
 
-from faststream_outbox._faststream import EMPTY, BrokerMiddleware, CallsCollection, Filter
+from faststream_outbox._faststream import BrokerMiddleware, CallsCollection, Filter
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import OutboxDelivery
@@ -16,6 +17,9 @@ from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.subscriber.config import OutboxSubscriberConfig, OutboxSubscriberSpecificationConfig
 from faststream_outbox.subscriber.specification import OutboxSubscriberSpecification
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
+
+# The frames between a line of the user and a warning.
+_PACKAGES: Final = ("faststream", "faststream_outbox")
 
 
 def create_subscriber(
@@ -43,8 +47,7 @@ def create_subscriber(
         _outer_config=config,
         _ack_policy=ack_policy,
     )
-    _warn_of_unused_strategy(options, subscriber_config.ack_policy)
-    _warn_of_final_nack(options, ack_policy if ack_policy is not EMPTY else config.ack_policy)
+    warn_of_contradictions(subscriber_config)
     calls = CallsCollection[OutboxDelivery]()
     specification = OutboxSubscriberSpecification(
         config,
@@ -76,24 +79,35 @@ def _check_shards(options: SubscriberOptions, config: OutboxBrokerConfig) -> Non
         raise ValueError(NO_SHARDS)
 
 
-def _warn_of_unused_strategy(options: SubscriberOptions, policy: AckPolicy) -> None:
-    if options.retry_strategy is None or isinstance(options.retry_strategy, NoRetry):
-        return
-    if policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK):
-        _warn(f"retry_strategy is hardly ever asked under {policy}: a message that fails is not tried again.")
-    if options.max_deliveries == 1:
-        _warn("max_deliveries=1 lets no message be tried twice, so retry_strategy has no effect.")
+def warn_of_contradictions(config: OutboxSubscriberConfig) -> None:
+    """Warn of options that contradict each other, of each once; a router may get the policy of its broker later."""
+    named = ", ".join(repr(f"{config._outer_config.prefix}{queue}") for queue in config.queues)  # noqa: SLF001 - ours
+    for message in _contradictions(config.options, config.ack_policy, config.given_ack_policy):
+        if message not in config.warnings_given:
+            config.warnings_given.add(message)
+            # With its queue, because Python shows the same text of the same line only once.
+            _warn(f"Subscriber of {named}: {message}")
 
 
-def _warn_of_final_nack(options: SubscriberOptions, given: AckPolicy) -> None:
-    # NoRetry alone says what is meant; this policy beside it says the opposite.
-    if given is AckPolicy.NACK_ON_ERROR and isinstance(options.retry_strategy, NoRetry):
-        _warn(
-            "AckPolicy.NACK_ON_ERROR asks for another attempt, and NoRetry() gives none: the first failure is final, "
-            "and the message goes to the dead-letter table, or is deleted where there is none. Give a strategy that "
-            "retries, or AckPolicy.REJECT_ON_ERROR."
-        )
+def _contradictions(options: SubscriberOptions, policy: AckPolicy, given: AckPolicy) -> Iterator[str]:
+    if isinstance(options.retry_strategy, NoRetry):
+        # NoRetry alone says what is meant; this policy beside it says the opposite.
+        if given is AckPolicy.NACK_ON_ERROR:
+            yield (
+                "AckPolicy.NACK_ON_ERROR asks for another attempt, and NoRetry() gives none: the first failure is "
+                "final, and the message goes to the dead-letter table, or is deleted where there is none. Give a "
+                "strategy that retries, or AckPolicy.REJECT_ON_ERROR."
+            )
+    elif options.retry_strategy is not None:
+        if policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK):
+            yield f"retry_strategy is hardly ever asked under {policy}: a message that fails is not tried again."
+        if options.max_deliveries == 1:
+            yield "max_deliveries=1 lets no message be tried twice, so retry_strategy has no effect."
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=6)  # the line that calls `subscriber(…)`
+    """Warn at the line of the user: the first outside of FastStream and of this package."""
+    frame, level = sys._getframe(), 1  # noqa: SLF001 - `inspect` reads the source of every frame
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

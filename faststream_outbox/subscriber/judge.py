@@ -12,7 +12,7 @@ from faststream_outbox.configs import LastExceptionRenderer
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import Nack, OutboxDelivery, Reject
 from faststream_outbox.retry import DEFAULT_RETRY, UnusableAnswerError, next_delay
-from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe
+from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe, render
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
 from faststream_outbox.storage.outcomes import give_up
 
@@ -72,7 +72,7 @@ class Judge:
         first = deliveries[0]
         message = (
             f"Could not commit the transaction of the handler of row {first.id} (queue {first.queue}); it was rolled "
-            f"back: {describe(error)}"
+            f"back: {self._monitor.describe(error)}"
         )
         self._report("commit_failed", message, first, error)
 
@@ -127,12 +127,7 @@ class Judge:
         return give_up(delivery, dead, self._on_dead)
 
     def _text(self, error: BaseException) -> str | None:
-        try:
-            text = self._render(error)
-        except Exception as failure:  # noqa: BLE001 - nor may the user's renderer keep the row from being settled
-            # The exception's own text is left out: the renderer may be there to redact it.
-            return f"{type(error).__name__} (last_exception_renderer raised {type(failure).__name__})"
-        return text if text is None or isinstance(text, str) else str(text)
+        return render(self._render, error)
 
 
 def render_traceback(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from faststream.response import ensure_response
 from faststream_outbox._faststream import BrokerMiddleware
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import PER_MESSAGE_HEADERS
+from faststream_outbox.publisher.answers import inherit_correlation_id
 from faststream_outbox.publisher.foreign import ForeignPublishing
 from faststream_outbox.response import OutboxPublishCommand
 
@@ -63,7 +64,7 @@ class PropagateHeaders(BaseMiddleware):
 
 
 class PublishToForeignBroker(BaseMiddleware):
-    """Runs next to the producer of another broker when a handler's answer is published there."""
+    """Runs next to the producer of another broker, or another outbox, when a handler's answer is published there."""
 
     def __init__(self, msg: Any, /, *, context: Any, config: OutboxBrokerConfig, publishing: ForeignPublishing) -> None:
         super().__init__(msg, context=context)
@@ -72,7 +73,9 @@ class PublishToForeignBroker(BaseMiddleware):
         self._publishing = publishing
 
     async def publish_scope(self, call_next: Any, msg: Any) -> Any:
-        """Publish to the other broker; a message for an outbox passes unchanged."""
+        """Publish to the other broker; a message for an outbox passes, with a correlation id that is unique there."""
         if isinstance(msg, OutboxPublishCommand):
+            first = self._answered[0] if isinstance(self._answered, tuple) else self._answered
+            inherit_correlation_id(msg, first, source=self._config.source)
             return await call_next(msg)
         return await self._publishing.send(call_next, msg, self._answered, source=self._config.source)

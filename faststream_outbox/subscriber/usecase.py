@@ -29,7 +29,7 @@ from faststream_outbox.engine.pull import Puller
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.parser import OutboxBatchParser, OutboxParser
 from faststream_outbox.publisher.answers import ReplyPublisher, ResponsePublisher
-from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers
+from faststream_outbox.publisher.foreign import ForeignPublishing, foreign_publishers, publishes_to_other_outbox
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Retry, Settlement
 from faststream_outbox.storage.checks import check_name
@@ -147,7 +147,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
         # Only subscribers that publish to other brokers pay for this middleware.
         publishing = ForeignPublishing(foreign_publishers(self.handlers), self.config.options.publish_timeout)
         middleware = partial(PublishToForeignBroker, config=self._outer_config, publishing=publishing)
-        self._last_middlewares = [middleware] if publishing.is_needed else []
+        needed = publishing.is_needed or publishes_to_other_outbox(self.handlers, self._outer_config)
+        self._last_middlewares = [middleware] if needed else []
 
     async def start(self) -> None:
         """Begin to claim, if there is a handler."""

@@ -108,6 +108,7 @@ def test_tables_in_each_others_place() -> None:
         ({"metrics_recorder": asyncio.sleep}, "is not awaited"),
         ({"graceful_timeout": -1}, "graceful_timeout"),
         ({"graceful_timeout": True}, "graceful_timeout"),
+        ({"graceful_timeout": 10**400}, "graceful_timeout"),
     ],
 )
 def test_options_of_the_broker(options: dict[str, Any], words: str) -> None:

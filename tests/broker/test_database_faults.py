@@ -43,7 +43,7 @@ async def test_a_missing_table_is_told_and_may_yet_come(postgres: PostgresBacken
         await postgres.create()
         await publish(broker, postgres, 1)
         await until(lambda: handled)
-        assert records.named("recovered")
+        await until(lambda: records.named("recovered"))
         assert await broker.ping()
 
 

@@ -109,6 +109,29 @@ async def test_a_delay_of_the_handlers_own_wins_over_the_strategy(postgres: Post
     assert attempts == [0, 1, 2]
 
 
+@pytest.mark.parametrize("delay", [1e300, 10**400, float("nan"), -1], ids=["1e300", "10**400", "nan", "-1"])
+@pytest.mark.parametrize("by", ["nack", "NackMessage"])
+async def test_a_delay_that_is_nonsense_is_refused_and_the_strategy_decides(
+    postgres: PostgresBackend, by: str, delay: float
+) -> None:
+    broker, attempts = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.01))
+    async def handle(_body: bytes, message: OutboxMessage) -> None:
+        attempts.append(message.raw_message.attempts_count)
+        if len(attempts) == 1 and by == "NackMessage":
+            raise NackMessage(delay=delay)
+        if len(attempts) == 1:
+            with pytest.raises(ValueError, match="delay is a finite number from 0 to"):
+                await message.nack(delay=delay)
+            raise LookupError
+
+    async with started(broker):
+        await publish(broker, postgres, b"1")
+        await until_empty(postgres)
+    assert attempts == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("raised", "dead"), [(AckMessage(), 0), (RejectMessage(), 1), (NackMessage(), 1), (SkipMessage(), 1)]
 )

@@ -283,6 +283,7 @@ async def test_a_response_with_a_session_is_part_of_its_transaction(postgres: Po
         return OutboxResponse("in the session", queue="next", session=session)
 
     async with postgres.sessions() as session, started(broker):
+        await session.begin()
         await publish(broker, postgres, 1)
         await until_empty(postgres)  # settled, and the answer is still the session's
         await session.commit()

@@ -16,6 +16,7 @@ from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import Backend, PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started
 from tests.engine.pipelines import Reports
+from tests.relay.memory_target import Memory
 from tests.waiting import until, until_empty
 
 
@@ -71,8 +72,9 @@ async def test_a_queue_with_two_subscribers(
     records = Records()
     broker = broker_on(postgres, records)
     declare(broker)
-    async with started(broker):
-        await broker.start()  # a second start, by a test and by its application
+    for _ in range(2):
+        async with started(broker):
+            await broker.start()  # a second start, by a test and by its application
     found = [(each.queue, each.subscribers, each.levelno) for each in records.named("queue_shared")]
     assert found == ([] if queue is None else [(queue, ["First", "Second"], logging.WARNING)])
 
@@ -95,9 +97,36 @@ async def test_rows_that_nobody_reads_are_told_once_with_their_count(postgres: P
     async with started(broker):
         await broker.start()
         await until(lambda: len(handled) == 3)
+    async with started(broker):
+        await publish(broker, postgres, 3)
+        await until(lambda: len(handled) == 4)
     [record] = records.named("queue_unserved")
     assert (record.queue, record.rows, record.levelno) == ("many,orderz", 1_003, logging.WARNING)
     assert "'many' (at least 1000), 'orderz' (3)" in record.getMessage()
+
+
+@pytest.mark.parametrize("already", ["", "connected", "started"], ids=["neither", "connected", "started"])
+async def test_a_relay_looks_for_rows_that_nobody_reads_too(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch, already: str
+) -> None:
+    """The queue of a route may be misspelled."""
+    records = Records()
+    monkeypatch.setattr("faststream_outbox.relay.relay.make_target", lambda target: target)
+    broker = broker_on(postgres, records)
+    relays = [Relay(broker, to=Memory(), routes={queue: "there"}) for queue in ("orders", "invoices")]
+    for queue in ("orders", "invoices", "orderz"):
+        await publish(broker, postgres, 1, queue=queue)
+    for _ in range(2):
+        if already:
+            await (broker.connect() if already == "connected" else broker.start())
+        for relay in relays:
+            await relay.start()
+        await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["orderz"])
+        for relay in relays:
+            await relay.stop()
+        await broker.stop()
+    [record] = records.named("queue_unserved")
+    assert (record.queue, record.rows) == ("orderz", 1)
 
 
 async def test_a_broker_that_only_publishes_says_nothing(postgres: PostgresBackend) -> None:
@@ -128,7 +157,7 @@ async def watching(backend: Backend) -> AsyncIterator[Reports]:
     wakeup, reports, hears = Wakeup(backend.store), Reports(), asyncio.Event()
     wakeup.subscribe(["q"], hears.set)
     wakeup.start(listen=True)
-    watch = UnservedQueues(backend.store, wakeup, lambda: ["q"], reports, first_wait=0.01)
+    watch = UnservedQueues(backend.store, wakeup, lambda: ["q"], reports, reported=set(), first_wait=0.01)
     await watch.look_at_start()
     watch.start()
     await hears.wait()

@@ -1,6 +1,8 @@
 """What cannot work is refused where it is written, with a sentence that helps."""
 
 import inspect
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +25,12 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_workers": 0}, ValueError, "max_workers is 1 or more"),
     ({"max_workers": True}, TypeError, "max_workers is a whole number"),
     ({"max_workers": 1.5}, TypeError, "max_workers is a whole number"),
+    ({"max_workers": 10**30}, ValueError, "max_workers is 10000 at most, not 1000.*start more processes"),
+    ({"max_workers": 10**5000}, ValueError, "max_workers is 10000 at most, not a number of about 5000 digits"),
+    *(
+        ({name: 100_001, "batch": True}, ValueError, f"{name} is 100000 at most, not 100001: .*save nothing")
+        for name in ("fetch_batch_size", "max_records", "terminal_batch_size", "retry_batch_size")
+    ),
     ({"fetch_batch_size": 0}, ValueError, "fetch_batch_size"),
     ({"min_fetch_interval": 0}, ValueError, "min_fetch_interval is more than 0"),
     ({"max_fetch_interval": float("inf")}, ValueError, "max_fetch_interval is a finite number"),
@@ -30,6 +38,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lease_ttl_seconds": 0}, ValueError, "lease_ttl_seconds is more than 0"),
     ({"lease_ttl_seconds": float("nan")}, ValueError, "lease_ttl_seconds is a finite number"),
     ({"lease_ttl_seconds": -1}, ValueError, "lease_ttl_seconds"),
+    ({"lease_ttl_seconds": 10**400}, ValueError, "lease_ttl_seconds is a finite number"),
     ({"max_deliveries": 0}, ValueError, "max_deliveries"),
     ({"max_deliveries": True}, TypeError, "max_deliveries"),
     ({"terminal_batch_size": 0}, ValueError, "terminal_batch_size"),
@@ -104,6 +113,68 @@ def test_a_policy_of_the_broker_warns_too() -> None:
     with pytest.warns(RuntimeWarning, match="first failure is final"):
         broker.subscriber("q", retry_strategy=NoRetry())
     broker.subscriber("q", retry_strategy=NoRetry(), ack_policy=AckPolicy.REJECT_ON_ERROR)
+
+
+def late_policy() -> None:
+    router = OutboxRouter()
+    router.subscriber("q", retry_strategy=NoRetry())
+    outer = OutboxRouter(prefix="a-", routers=[router])
+    OutboxBroker(outbox_table=TABLE, ack_policy=AckPolicy.NACK_ON_ERROR).include_router(outer)
+
+
+def late_policy_of_a_broker_with_routers() -> None:
+    router = OutboxRouter(prefix="a-")
+    router.subscriber("q", retry_strategy=NoRetry())
+    OutboxBroker(outbox_table=TABLE, ack_policy=AckPolicy.NACK_ON_ERROR, routers=[router])
+
+
+def policy_of_a_router() -> None:
+    router = OutboxRouter(prefix="a-", ack_policy=AckPolicy.NACK_ON_ERROR)
+    router.subscriber("q", retry_strategy=NoRetry())
+    OutboxBroker(outbox_table=TABLE, routers=[router])
+
+
+def route() -> None:
+    handlers = [OutboxRoute(print, "q", retry_strategy=NoRetry(), ack_policy=AckPolicy.NACK_ON_ERROR)]
+    OutboxRouter(prefix="a-", handlers=handlers)
+
+
+def fastapi_router() -> None:
+    router = FastAPIRouter(outbox_table=TABLE)
+    router.subscriber("a-q", retry_strategy=NoRetry(), ack_policy=AckPolicy.NACK_ON_ERROR)
+
+
+def late_policy_of_a_fastapi_router() -> None:
+    router = OutboxRouter(prefix="a-")
+    router.subscriber("q", retry_strategy=NoRetry())
+    FastAPIRouter(outbox_table=TABLE, ack_policy=AckPolicy.NACK_ON_ERROR).include_router(router)
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        late_policy,
+        late_policy_of_a_broker_with_routers,
+        policy_of_a_router,
+        route,
+        fastapi_router,
+        late_policy_of_a_fastapi_router,
+    ],
+    ids=lambda declare: declare.__name__,
+)
+def test_a_contradiction_warns_once_with_its_queue_at_a_line_of_the_user(declare: Callable[[], None]) -> None:
+    with pytest.warns(RuntimeWarning, match="^Subscriber of 'a-q': .*first failure is final") as caught:
+        declare()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_each_subscriber_of_a_loop_has_its_warning() -> None:
+    broker = OutboxBroker(outbox_table=TABLE, ack_policy=AckPolicy.NACK_ON_ERROR)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for queue in ("a", "b"):
+            broker.subscriber(queue, retry_strategy=NoRetry())
+    assert [str(warning.message)[:18] for warning in caught] == ["Subscriber of 'a':", "Subscriber of 'b':"]
 
 
 def test_a_strategy_with_either_method_will_do() -> None:

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis as RedisClient
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.cli import errors
+from faststream_outbox.cli import secrets
 from faststream_outbox.cli.settings import RelaySettings, keys_of
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
@@ -18,7 +18,7 @@ from tests.servers.redis import Redis
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of the test before."""
-    monkeypatch.setattr(errors, "_secrets", set())
+    monkeypatch.setattr(secrets, "_secrets", {})
 
 
 @pytest.fixture(autouse=True)

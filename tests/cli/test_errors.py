@@ -74,6 +74,10 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             "--route: 'header:' is incomplete; write header:name, or header:name|default.",
         ),
         (
+            (*TO, "--route", "a=header:where=b,,c"),
+            "--route: 'header:where=b,,c' allows nothing, or an empty name; write header:name=orders,audit-*.",
+        ),
+        (
             ("--to", "kafka://127.0.0.1:1", "--route", "a=no topic"),
             "--route: 'no topic' cannot be a topic: ",
         ),
@@ -155,6 +159,7 @@ def test_a_wrong_option(arguments: tuple[str, ...], sentence: str, refused_here:
         ("OUTBOX_DSN", "mysql://a:top-secret@h", "OUTBOX_DSN: mysql:// is not Postgres; write "),
         ("OUTBOX_LEASE_TTL_SECONDS", "soon", "OUTBOX_LEASE_TTL_SECONDS: this must be a valid number, not 'soon'."),
         ("OUTBOX_MAX_WORKERS", "0", "OUTBOX_MAX_WORKERS: max_workers is 1 or more, not 0."),
+        ("OUTBOX_MAX_WORKERS", "9" * 30, "OUTBOX_MAX_WORKERS: max_workers is 10000 at most, not 999"),
         (
             "OUTBOX_OWN_SHARDS",
             "$(POD_INDEX)/3",
@@ -187,6 +192,8 @@ def test_the_source_that_won_is_named(
 def test_an_argument_is_shown_without_its_password(refused_here: Callable[..., str]) -> None:
     shown = refused_here(*TO, *ROUTE, "postgresql://relay:top-secret@h/d")
     assert shown.startswith("'postgresql://relay:***@h/d' is not an option; ")
+    # An address that cannot be taken apart is not shown at all.
+    assert refused_here(*TO, *ROUTE, "relay:top-secret@h").startswith("'***' is not an option; ")
 
 
 def test_a_sentence_of_the_process() -> None:
@@ -208,6 +215,14 @@ def test_no_database() -> None:
         ("own_shards = [0, 'one']", ": own_shards: '0,one' names no shards; write 0,1,8-11, or 2/5"),
         ("max_workers = 0", ": max_workers: max_workers is 1 or more, not 0."),
         ("[routes]\norders = 1", ": routes.orders: this must be a valid string, not 1."),
+        ("max_workers = 100000", ": max_workers: max_workers is 10000 at most, not 100000: start more processes."),
+        ("max_workers = 3\nmax-workers = 4", ": max_workers and max-workers are the same setting: write one of them."),
+        ("on-dead = 'skip'\non_dead = 'skip'", ": on-dead and on_dead are the same setting: write one of them."),
+        (f"graceful_timeout = {'9' * 400}", ": graceful_timeout: "),
+        (
+            f"retry-strategy = 'constant?delay_seconds={'9' * 400}'",
+            ": retry_strategy: delay_seconds is a finite number",
+        ),
         ("dsn = ", ": this file is not TOML:"),
     ],
 )

@@ -1,8 +1,11 @@
 """The answers of the health endpoint."""
 
+import asyncio
 import socket
+from contextlib import AsyncExitStack, suppress
 
 import httpx
+import psutil
 
 from tests.cli.programs import password_of, relaying, run
 from tests.cli.relay_setup import RelaySetup
@@ -10,6 +13,9 @@ from tests.cli.rows import publish
 from tests.proxy import proxying
 from tests.servers.process import ask
 from tests.waiting import until
+
+# What docs/relay-program.md gives the probes of Kubernetes.
+PROBE_SECONDS = 10.0
 
 
 async def test_a_broker_that_is_down_and_comes_back(setup: RelaySetup) -> None:
@@ -130,3 +136,46 @@ async def test_an_address_that_is_taken() -> None:
     assert done.returncode == 1
     assert f"Error: The health endpoint cannot listen on {address}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_probes_are_answered_among_hundreds_of_connections_that_stay_open(setup: RelaySetup) -> None:
+    # Silent, in the middle of a request, and with a request whose answer is not read.
+    sent = (b"", b"GET /health/live HTTP/1.1\r\nX-Slow: ", b"GET /health/ready HTTP/1.1\r\n\r\n")
+    with setup.relaying() as program:
+        await program.wait_for_answer("/health/ready", 200)
+        process = psutil.Process(program.process.pid)
+
+        def open_to_clients() -> int:
+            found = process.net_connections(kind="tcp")
+            return sum(each.laddr.port == program.health and each.status == psutil.CONN_ESTABLISHED for each in found)
+
+        async with AsyncExitStack() as clients:
+            slow: list[asyncio.StreamWriter] = []
+            for number in range(201):
+                _, writer = await asyncio.open_connection("127.0.0.1", program.health)
+                clients.callback(writer.close)
+                writer.write(sent[number % 3])
+                slow += [writer] if number % 3 == 1 else []
+            for path in ("/health/live", "/health/ready", "/status") * 3:
+                for writer in slow:
+                    writer.write(b"a")  # never a whole line
+                async with httpx.AsyncClient() as client:
+                    answer = await client.get(f"http://127.0.0.1:{program.health}{path}", timeout=PROBE_SECONDS)
+                assert answer.status_code == 200
+                assert open_to_clients() <= 40
+        assert await program.stop() == 0, program.output
+
+
+async def test_a_request_that_arrives_too_slowly_is_cut_off(setup: RelaySetup) -> None:
+    with setup.relaying() as program:
+        await program.wait_for_answer("/health/live", 200)
+        reader, writer = await asyncio.open_connection("127.0.0.1", program.health)
+
+        async def is_cut_off() -> bool:
+            with suppress(OSError):
+                writer.write(b"a")
+            return reader.at_eof()
+
+        # It is the only connection, and it is never quiet.
+        await until(is_cut_off, seconds=30)
+        writer.close()

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from faststream_outbox.cli import errors
+from faststream_outbox.cli import secrets
 from faststream_outbox.cli.logs import JsonFormatter, RepeatFilter, TextFormatter
 from tests.cli.relay_setup import RelaySetup
 from tests.cli.rows import publish
@@ -64,16 +64,18 @@ def record() -> logging.LogRecord:
     error = OSError("amqp://relay:pass@host does not answer, nor does top-secret")
     failure = (type(error), error, None)
     extra = {"event": "relay_paused", "row_id": 5, "where": "amqp://relay:pass@host"}
+    extra["nested"] = {"relay:pass@h": ("amqp://relay:pa/ss@host", {"deep": "top-secret"}, 5, None)}
     message = "amqp://relay:pass@host/ with %s"
     return logging.getLogger("x").makeRecord("x", 30, "f", 1, message, ("top-secret",), failure, extra=extra)
 
 
 def test_json_has_all_fields_and_no_password(record: logging.LogRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "_secrets", {"top-secret"})
+    monkeypatch.setattr(secrets, "_secrets", {"top-secret": "***"})
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["event"], line["row_id"]) == ("WARNING", "relay_paused", 5)
     assert line["message"] == "amqp://relay:***@host/ with ***"
     assert line["where"] == "amqp://relay:***@host"
+    assert line["nested"] == {"***@h": ["amqp://relay:***@host", {"deep": "***"}, 5, None]}
     assert line["exception"].endswith("OSError: amqp://relay:***@host does not answer, nor does ***")
 
 

@@ -10,7 +10,10 @@ from faststream_outbox.cli.brokers import make_broker
 from faststream_outbox.cli.logs import LOGGER
 from faststream_outbox.cli.outbox import database_url, make_engine, make_ordering, make_outbox
 from faststream_outbox.cli.program import make_relay
+from faststream_outbox.cli.secrets import Secret
 from faststream_outbox.cli.settings import RelaySettings, Security, Target
+from faststream_outbox.cli.strategies import make_route
+from faststream_outbox.relay import Route, by_header
 from faststream_outbox.storage.ordering import Ordering
 from tests.cli.programs import relaying
 from tests.cli.relay_setup import RelaySetup
@@ -53,6 +56,20 @@ async def test_a_file_and_the_command_line(setup: RelaySetup) -> None:
     assert in_order(numbers[:50])
     headers = [headers for _, headers in await setup.stream.messages()]
     assert {each["outbox_source"] for each in headers} == {each["ce_source"] for each in headers} == {"shop"}
+
+
+@pytest.mark.parametrize(
+    ("text", "route"),
+    [
+        ("orders", "orders"),
+        ("header:where", by_header("where")),
+        ("header:where|orders", by_header("where", default="orders")),
+        ("header:where=orders, audit-*", by_header("where", allow=["orders", "audit-*"])),
+        ("header:where=orders|other", by_header("where", default="other", allow=["orders"])),
+    ],
+)
+def test_a_route_is_a_name_or_a_header(text: str, route: Route) -> None:
+    assert make_route(text) == route
 
 
 def test_the_file_gives_way_to_the_command_line(tmp_path: Path) -> None:
@@ -111,7 +128,7 @@ def test_secrets_are_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = RelaySettings.load({}, written(tmp_path, text))
     assert settings.to.url == "kafka://h:9092"
     assert settings.to.security is not None
-    assert settings.to.security.password == "top-secret"  # noqa: S105 - of nothing
+    assert settings.to.read_password() == "top-secret"
     assert "top-secret" not in repr(settings)
 
 
@@ -123,7 +140,7 @@ def test_the_servers_and_options_of_kafka() -> None:
 
 
 def test_the_security_of_kafka() -> None:
-    security = Security(mechanism="scram-sha-256", username="relay", password="top-secret", tls=True)  # noqa: S106 - of nothing
+    security = Security(mechanism="scram-sha-256", username="relay", password=Secret("top-secret"), tls=True)
     arguments = make_broker(Target(url="kafka://a:1", security=security), LOGGER)._connection_kwargs
     assert (arguments["security_protocol"], arguments["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
     assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("relay", "top-secret")
@@ -135,7 +152,7 @@ def test_the_security_of_kafka() -> None:
 
 
 def test_a_mechanism_that_a_client_does_not_know() -> None:
-    security = Security(mechanism="scram-sha-256", username="relay", password="top-secret")  # noqa: S106 - of nothing
+    security = Security(mechanism="scram-sha-256", username="relay", password=Secret("top-secret"))
     with pytest.raises(ValueError, match="is for Kafka only"):
         make_broker(Target(url="amqp://h", security=security), LOGGER)
 

@@ -244,6 +244,7 @@ async def test_a_follow_on_row_in_a_session_of_the_handlers(engine: AsyncEngine)
         return OutboxResponse(body + 1, queue="orders", session=session, headers={"h": "1"})
 
     async with broker, sessions() as session:
+        await session.begin()
         await broker.start()
         async with sessions() as publishing, publishing.begin():
             await broker.publish(1, queue="first", session=publishing)

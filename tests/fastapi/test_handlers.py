@@ -1,6 +1,6 @@
 """Handlers under FastAPI: what is injected, what is refused, what is published."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, cast
 
 import pytest
@@ -266,18 +266,27 @@ async def test_what_fastapi_would_not_resolve_is_refused(memory: MemoryEnvironme
     ],
     ids=["session", "session of the root", "plain session", "message", "plain message", "logger"],
 )
-@pytest.mark.parametrize("nested", [False, True], ids=["of a handler", "of a dependency"])
+@pytest.mark.parametrize("of", ["the handler", "a dependency", "the router", "the subscriber", "the inclusion"])
 async def test_an_annotation_for_faststream_names_the_one_for_fastapi(
-    memory: MemoryEnvironment, annotation: Any, name: str, *, nested: bool
+    memory: MemoryEnvironment, annotation: Any, name: str, of: str
 ) -> None:
     async def asks(asked: Any) -> None: ...
 
     asks.__annotations__["asked"] = annotation
-    router = router_in(memory)
+    router = router_in(memory, dependencies=[Depends(asks)] if of == "the router" else [])
+
+    async def handle(_body: int) -> None: ...
 
     async def depends(_body: int, _asked: Annotated[None, Depends(asks)]) -> None: ...
 
-    router.subscriber("orders")(depends if nested else asks)
+    if of == "the inclusion":
+        plain = BrokerRouter()
+        plain.subscriber("orders")(handle)
+        router.include_router(plain, dependencies=[Depends(asks)])
+    else:
+        handlers: dict[str, Callable[..., Any]] = {"the handler": asks, "a dependency": depends}
+        given = [Depends(asks)] if of == "the subscriber" else []
+        router.subscriber("orders", dependencies=given)(handlers.get(of, handle))
     with pytest.raises(SetupError, match=rf"'asked' of asks\(\).*from faststream_outbox\.fastapi import {name}$"):
         async with TestOutboxBroker(router.broker):
             pass

@@ -132,7 +132,7 @@ async def test_trying_out_from_the_document_is_refused_and_harms_nothing(
             }
             answer = await client.post("/asyncapi/try", json=form)
             assert answer.status_code == 500
-            assert ("session" if real_one else "would be lost") in answer.json()["details"]
+            assert ("inside a transaction" if real_one else "would be lost") in answer.json()["details"]
             assert all(each.running for each in router.broker.subscribers)
         await real.publish(router.broker.publish, "a", queue="orders")
         assert await received.next() == "a"

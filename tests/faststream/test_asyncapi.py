@@ -168,7 +168,9 @@ async def test_an_asgi_application_has_health_and_document(tmp_path: Path, outbo
 
 
 @pytest.mark.parametrize(
-    ("is_real", "reason"), [(True, "session"), (False, "would be lost")], ids=["to the database", "as a dry run"]
+    ("is_real", "reason"),
+    [(True, "a transaction of the application"), (False, "would be lost")],
+    ids=["to the database", "as a dry run"],
 )
 async def test_trying_out_from_the_page_is_refused_with_the_reason_and_harms_nothing(
     real: PostgresEnvironment, received: Received, *, is_real: bool, reason: str
@@ -188,6 +190,7 @@ async def test_trying_out_from_the_page_is_refused_with_the_reason_and_harms_not
         answer = await page.post("/docs/try", json=form)
         assert answer.status_code == 500
         assert reason in answer.json()["details"]
+        assert "session=" not in answer.json()["details"]  # nobody can give one in the page
         assert all(each.running for each in broker.subscribers)
         await real.publish(broker.publish, "a", queue="orders")
         assert await received.next() == "a"

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from faststream_outbox.annotations import OutboxMessage
+from faststream_outbox.envelope import outbox_id
 from faststream_outbox.opentelemetry import OutboxTelemetryMiddleware
 from tests.backends import PostgresBackend
 from tests.metrics.brokers import SOON, Events, make_broker, publish, running
@@ -66,7 +67,7 @@ async def test_a_chain_is_one_trace(traced: Traced, postgres: PostgresBackend) -
     @broker.subscriber("orders")
     @broker.publisher("next")
     async def handle(number: int, message: OutboxMessage, span: CurrentSpan) -> int:
-        seen["headers"] = message.headers
+        seen["headers"], seen["row"] = message.headers, message.raw_message
         seen["span"] = span.get_span_context().span_id
         return number
 
@@ -92,7 +93,7 @@ async def test_a_chain_is_one_trace(traced: Traced, postgres: PostgresBackend) -
     assert seen["span"] == id_of(processed)
     assert f"{id_of(create):016x}" in seen["headers"]["traceparent"]
 
-    row_id = seen["next"]
+    row_id = str(seen["row"].id)
     assert dict(processed.attributes or {}) == {
         "messaging.system": "outbox",
         "messaging.message.id": row_id,
@@ -107,7 +108,8 @@ async def test_a_chain_is_one_trace(traced: Traced, postgres: PostgresBackend) -
         "messaging.destination.name": "orders",
         "messaging.operation": "publish",
     }
-    assert dict(passed_on.attributes or {})["messaging.message.conversation_id"] == row_id
+    assert seen["next"] == outbox_id(seen["row"], source="outbox")
+    assert dict(passed_on.attributes or {})["messaging.message.conversation_id"] == seen["next"]
 
     assert traced.meters.read("messaging.process.messages", "messaging.destination_publish.name") == {
         "orders": 1,

@@ -100,12 +100,12 @@ class RecordedLane:
         self._recorder.answered(call, question, held)
         return held
 
-    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
+    async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
         """Give rows back."""
         rows = list(rows)
         question = {row.lease: self._recorder.asks(row.lease, {}, ("release", 0.0)) for row in rows}
         call = self._recorder.asked(question)
-        held: frozenset[Lease] = await self._lane.release(rows)
+        held: frozenset[Lease] = await self._lane.release(rows, delay_seconds=delay_seconds)
         self._recorder.answered(call, question, held)
         return held
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from tests.servers.process import Process, accepts, free_port
@@ -47,30 +48,34 @@ class RabbitMQ(Server):
         await self._ports.until(lambda: accepts(self._ports_port), seconds=20)
 
     def launch(self) -> Process:
+        return Process(_script() or "rabbitmq-server", log=self.log, env=self._environment())
+
+    def control(self, *arguments: str) -> None:
+        """Run `rabbitmqctl`, which lies beside the server's script."""
+        program = Path(_script() or "").with_name("rabbitmqctl")
+        subprocess.run([program, *arguments], env=self._environment(), check=True, capture_output=True, timeout=60)
+
+    def _environment(self) -> dict[str, str]:
         directory = str(self.directory)
-        return Process(
-            _script() or "rabbitmq-server",
-            log=self.log,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": directory,  # of Erlang's cookie
-                "LANG": "C.UTF-8",
-                "ERL_EPMD_PORT": str(self._ports_port),
-                "ERL_EPMD_ADDRESS": "127.0.0.1",
-                "RABBITMQ_NODENAME": "outbox@localhost",
-                "RABBITMQ_DIST_PORT": str(self._cluster_port),
-                "RABBITMQ_MNESIA_BASE": f"{directory}/data",
-                "RABBITMQ_LOG_BASE": directory,
-                "RABBITMQ_LOGS": "-",
-                "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
-                "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-                "RABBITMQ_ENABLED_PLUGINS_FILE": f"{directory}/plugins",
-                # One scheduler that does not spin: it shares two cores with a test suite.
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
-                # The script then becomes the server, so that signals reach it and its pid is the server's.
-                "RUNNING_UNDER_SYSTEMD": "true",
-            },
-        )
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": directory,  # of Erlang's cookie
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self._ports_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": "outbox@localhost",
+            "RABBITMQ_DIST_PORT": str(self._cluster_port),
+            "RABBITMQ_MNESIA_BASE": f"{directory}/data",
+            "RABBITMQ_LOG_BASE": directory,
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{directory}/plugins",
+            # One scheduler that does not spin: it shares two cores with a test suite.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+            # The script then becomes the server, so that signals reach it and its pid is the server's.
+            "RUNNING_UNDER_SYSTEMD": "true",
+        }
 
     def end(self) -> None:
         super().end()

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Protocol
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
@@ -62,17 +62,32 @@ class Claimer(Loop):
         self._woken_for_keys = False
         # When to look for rows without a key again, while there are keys to claim.
         self._keyless_at = -math.inf
+        self._paused = False
         self._open = asyncio.Event()
         self._open.set()
 
     def pause(self) -> None:
         """Claim nothing until `resume`."""
+        self._paused = True
         self._open.clear()
 
     def resume(self) -> None:
-        """Claim again."""
-        self._resumed_at = time.monotonic()
-        self._open.set()
+        """Claim again, from the queues that are not paused."""
+        self._paused = False
+        self._open_if_any()
+
+    def pause_queues(self, queues: Collection[str]) -> None:
+        """Claim nothing from these queues until the next call."""
+        self._claims.cursor.paused = self._keys.paused = frozenset(queues)
+        self._open_if_any()
+        self._idle_wait.wake()  # rows may wait in those that are not paused any more
+
+    def _open_if_any(self) -> None:
+        if self._paused or self._claims.cursor.paused.issuperset(self._claims.cursor.queues):
+            self._open.clear()
+        else:
+            self._resumed_at = time.monotonic()
+            self._open.set()
 
     def wake(self) -> None:
         """Look for rows now: some may have been committed."""

@@ -59,6 +59,15 @@ class KeyClaims:
         self._suspected: dict[tuple[str, KeyPosition], None] = {}
 
     @property
+    def paused(self) -> frozenset[str]:
+        """The queues whose keys are not claimed for now."""
+        return self._fresh.paused
+
+    @paused.setter
+    def paused(self, queues: frozenset[str]) -> None:
+        self._fresh.paused = queues
+
+    @property
     def have_suspects(self) -> bool:
         """Whether claims met keys whose lease ran out."""
         return bool(self._suspected)

@@ -14,8 +14,9 @@ from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlemen
 from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.outcomes import blocks_its_key, give_up
 
-# Handles rows in one call and returns the settlement of each. It catches what the handler raises, so an exception from
-# it is a bug of this package.
+# Handles rows in one call and returns the settlement of each, but for those that it settled or gave back before; of a
+# key it may return the first ones only. It catches what the handler raises, so an exception from it is a bug of this
+# package.
 Handle = Callable[[Sequence[OutboxRow]], Awaitable[Sequence[Settlement]]]
 
 # After such a bug the rows are retried with this delay, so that it does not become a tight loop.
@@ -104,7 +105,8 @@ class Worker(Loop):
                 head, done = next_head, []
             self._batcher.learn(settlements)
             done.extend(settlements)
-            if error is not None or any(blocks_its_key(each.outcome) for each in settlements):
+            stopped = len(settlements) < len(rows) or any(blocks_its_key(each.outcome) for each in settlements)
+            if error is not None or stopped:
                 break
         if done:
             self._settler.put(_settlement_of_run(head, done))
@@ -126,7 +128,8 @@ class Worker(Loop):
             # A handler in a thread runs on. Its rows keep their leases, or they would be handled twice at a time.
             if stopped and not self._interruptible:
                 return [], error
-            return [Settlement(row.lease, _retry(row, error, stopped=stopped)) for row in rows], error
+            left = [row for row in rows if row.ended_at is None]
+            return [Settlement(row.lease, _retry(row, error, stopped=stopped)) for row in left], error
         finally:
             self._ledger.finish(rows)
             self._prefetch.observe(rows[0].duration / len(rows))

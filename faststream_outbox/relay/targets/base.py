@@ -3,11 +3,15 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar, NamedTuple
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar, Final, NamedTuple
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.runtime.telemetry import PlainError
+from faststream_outbox.runtime.timeouts import within
+
+# How long a broker may take to disconnect with an old password, or to connect with a new one.
+_RENEW_SECONDS: Final = 10.0
 
 # Returns whether the relay still holds the lease of the rows: asked before each send, as an outage may outlast a lease.
 HoldsLease = Callable[[], bool]
@@ -15,6 +19,14 @@ HoldsLease = Callable[[], bool]
 
 class OutageError(Exception):
     """The broker cannot be reached or does not answer: all messages are sent again, and no row counts an attempt."""
+
+
+class ConnectionLostError(OutageError):
+    """The connection was lost while the message was on its way: the message may be the cause."""
+
+
+class NotAcceptedError(OutageError):
+    """The destination accepts nothing for now, because it is full or does not confirm; others may accept."""
 
 
 class RefusedError(PlainError):
@@ -43,11 +55,20 @@ class Target(ABC):
 
     # After so many seconds without a confirmation the broker is treated as down.
     confirm_timeout: float = 15.0
-    # Called with an error when the broker seems to be down; set by the relay.
-    on_outage: Callable[[Exception], None] | None = None
-    # The client's errors that `translate` turns into a `RefusedError` and, if they are none of those, an `OutageError`.
+    # Returns another FastStream broker if the password has changed, or None; asked again and again while the broker is
+    # down. Set where passwords may change.
+    find_broker: Callable[[], Awaitable[Any]] | None = None
+    # Called with a destination that has confirmed nothing for `confirm_timeout`, and the error; set by the relay.
+    on_outage: Callable[[str, OutageError], None] | None = None
+    # The client's errors that `translate` turns into a `RefusedError`; if they are none of those, a `NotAcceptedError`;
+    # and if they are none of those either, an `OutageError`.
     refusals: ClassVar[tuple[type[Exception], ...]] = ()
+    unaccepted: ClassVar[tuple[type[Exception], ...]] = ()
     outages: ClassVar[tuple[type[Exception], ...]] = ()
+    # Whether one destination may accept messages while another does not; if so, messages for each are sent apart.
+    by_destination: ClassVar[bool] = True
+    # Whether only one message of a key is on its way at a time.
+    one_of_a_key: ClassVar[bool] = False
 
     async def wait_confirmed(self, confirmation: Awaitable[Any], destination: str) -> None:
         """Wait for a confirmation without limit, and report an outage each time `confirm_timeout` has passed.
@@ -57,17 +78,19 @@ class Target(ABC):
         future = asyncio.ensure_future(confirmation)
         while not (await asyncio.wait({future}, timeout=self.confirm_timeout))[0]:
             if self.on_outage is not None:
-                self.on_outage(self.not_confirmed(destination))
+                self.on_outage(destination, self.not_confirmed(destination))
         future.result()
 
     def not_confirmed(self, destination: str) -> OutageError:
         """Return the error for a confirmation that did not come in time."""
-        return OutageError(f"{destination} has confirmed nothing for {self.confirm_timeout:g} seconds.")
+        return NotAcceptedError(f"{destination} has confirmed nothing for {self.confirm_timeout:g} seconds.")
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that a client's error means; any other error as it is."""
         if isinstance(error, self.refusals):
             return RefusedError(error_text(error))
+        if isinstance(error, self.unaccepted):
+            return NotAcceptedError(error_text(error))
         if isinstance(error, self.outages):
             return OutageError(error_text(error))
         return error
@@ -84,9 +107,28 @@ class Target(ABC):
     async def stop(self) -> None:
         """Disconnect, if `start` connected."""
 
+    async def renew(self) -> None:
+        """Replace the broker by another one, if there is one; what is being sent fails, and is sent again."""
+        broker = None if self.find_broker is None else await self.find_broker()
+        if broker is None:
+            return
+        with suppress(Exception):  # the server may not let an old connection end in order
+            await within(_RENEW_SECONDS, self.stop())
+        self.use(broker)
+        with suppress(Exception):  # the next check says whether it is connected
+            await within(_RENEW_SECONDS, self.start())
+
+    def use(self, broker: Any) -> None:
+        """Connect by another FastStream broker from now on."""
+        raise NotImplementedError
+
     @abstractmethod
     async def alive(self) -> bool:
         """Return whether the broker answers."""
+
+    async def reachable(self) -> bool:
+        """Return whether the server accepts a new connection at this moment."""
+        return await self.alive()
 
     @abstractmethod
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
@@ -104,10 +146,15 @@ class OneByOneTarget(Target):
     because they are bytes and no handler's answer.
     """
 
+    one_of_a_key = True
     # Whether the client repeats a send by itself; if not, the relay repeats one that is not confirmed in time.
     repeats_sends: ClassVar[bool] = False
 
     def __init__(self, broker: Any) -> None:
+        self.use(broker)
+
+    def use(self, broker: Any) -> None:
+        """Connect by another FastStream broker from now on."""
         self.broker = broker
         self._connected = False
 
@@ -127,6 +174,11 @@ class OneByOneTarget(Target):
     def client(self) -> Any:
         """The connection of FastStream's broker; None while it is not connected."""
         return self.broker._connection  # noqa: SLF001 - FastStream has no public name for it
+
+    @property
+    def connection(self) -> object:
+        """An object that stands for the open connection, and differs for the next one; None while there is none."""
+        return None
 
     @property
     def producer(self) -> Any:
@@ -150,14 +202,20 @@ class OneByOneTarget(Target):
         return SentRun(len(run))
 
     async def _try(self, sending: Awaitable[None], destination: str) -> Exception | None:
+        connection = self.connection
         try:
             async with asyncio.timeout(None if self.repeats_sends else self.confirm_timeout):
                 await sending
         except TimeoutError:
-            return self.not_confirmed(destination)
+            return self._unless_lost(connection, self.not_confirmed(destination))
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
-            return self.translate(error)
+            return self._unless_lost(connection, self.translate(error))
         return None
+
+    def _unless_lost(self, connection: object, error: Exception) -> Exception:
+        """Return the error of a send, or that its connection was lost."""
+        lost = isinstance(error, OutageError) and connection is not None and self.connection != connection
+        return ConnectionLostError(f"The connection was lost: {error}") if lost else error
 
 
 class SharedLock:

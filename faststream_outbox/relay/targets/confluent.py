@@ -47,12 +47,30 @@ class ConfluentTarget(OneByOneTarget):
 
     def __init__(self, broker: KafkaBroker) -> None:
         super().__init__(broker)
-        given = broker.config.broker_config.connection_config.producer_config
-        own = {"enable.idempotence": True, "acks": -1, "topic.metadata.propagation.max.ms": _TOPIC_MS}
-        self._config = {name: value for name, value in given.items() if name != "transactional.id"} | own
         self._producer: AsyncConfluentProducer | None = None
         self._missing = MissingTopics()
         self._lock = SharedLock()
+
+    def use(self, broker: KafkaBroker) -> None:
+        """Connect by the options of another FastStream broker from now on."""
+        super().use(broker)
+        given = broker.config.broker_config.connection_config.producer_config
+        self._login_failure = ""
+        self._on_error = given.get("error_cb")
+        own = {
+            "enable.idempotence": True,
+            "acks": -1,
+            "topic.metadata.propagation.max.ms": _TOPIC_MS,
+            "error_cb": self._remember_login_failure,
+        }
+        self._config = {name: value for name, value in given.items() if name != "transactional.id"} | own
+
+    def _remember_login_failure(self, error: KafkaError) -> None:
+        """Keep why Kafka refused the login: librdkafka tells its callers only that no server answers."""
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - as above
+            self._login_failure = error.str()
+        if self._on_error is not None:
+            self._on_error(error)
 
     async def start(self) -> None:
         """Connect, and check that Kafka answers."""
@@ -73,6 +91,7 @@ class ConfluentTarget(OneByOneTarget):
         if self._producer is None:
             return False
         await asyncio.to_thread(self._producer.producer.list_topics, timeout=_ANSWER_SECONDS)
+        self._login_failure = ""
         return True
 
     async def send(self, message: Outgoing) -> None:
@@ -110,4 +129,6 @@ class ConfluentTarget(OneByOneTarget):
         if not isinstance(error, KafkaException):
             return error
         reason: Any = error.args[0]
-        return RefusedError(reason.str()) if reason.code() in _REFUSALS else OutageError(reason.str())
+        if reason.code() in _REFUSALS:
+            return RefusedError(reason.str())
+        return OutageError(self._login_failure or reason.str())

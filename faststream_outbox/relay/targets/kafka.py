@@ -30,12 +30,17 @@ class KafkaTarget(BatchProducer):
     check = staticmethod(check_topic)
 
     def __init__(self, broker: KafkaBroker) -> None:
-        options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream has no public name for it
-        super().__init__(options)
-        self._partition_of = options.get("partitioner") or DefaultPartitioner()
+        super().__init__()
+        self.use(broker)
         self._senders: dict[tuple[str, int], _PartitionSender] = {}
         self._missing = MissingTopics()
         self._round_robin = count()
+
+    def use(self, broker: KafkaBroker) -> None:
+        """Connect by the options of another FastStream broker from now on."""
+        options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream has no public name for it
+        self.use_options(options)
+        self._partition_of = options.get("partitioner") or DefaultPartitioner()
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send the messages of each topic to one of its partitions, in rotation; go on after a refused message."""

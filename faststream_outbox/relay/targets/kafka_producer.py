@@ -48,7 +48,13 @@ class BatchProducer(Target):
     )
     outages = (errors.KafkaError, OSError)
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+        self._lock = SharedLock()
+
+    def use_options(self, options: Mapping[str, Any]) -> None:
+        """Give the next producer these options."""
         self.max_batch_bytes = max(int(options.get("max_batch_size") or 0), _BATCH_BYTES)
         self._max_request_bytes = int(options.get("max_request_size") or 1024 * 1024)
         # linger_ms=0: we fill the batches, so waiting for more messages gains nothing.
@@ -61,9 +67,6 @@ class BatchProducer(Target):
             "max_request_size": max(self._max_request_bytes, 2 * self.max_batch_bytes),
             "transactional_id": None,
         }
-        self._producer: AIOKafkaProducer | None = None
-        self._starting = asyncio.Lock()
-        self._lock = SharedLock()
 
     async def start(self) -> None:
         """Connect."""

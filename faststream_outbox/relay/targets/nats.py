@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from math import ceil
 from typing import Any, Final
@@ -13,19 +13,23 @@ from faststream.response.publish_type import PublishType
 from nats.errors import BadSubjectError, Error, MaxPayloadError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
-from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_flushed
+from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_answer, nats_flushed
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError
+from faststream_outbox.relay.targets.base import NotAcceptedError, OneByOneTarget, OutageError, RefusedError
 
 _CORE: Final = "core:"
+# The subjects by which NATS is operated, and those of answers.
+_INTERNAL: Final = ("$", "_INBOX.")
+# Headers with such names tell JetStream what to do, such as to drop messages before this one.
+_STEERING: Final = "nats-"
 _BAD_REQUEST: Final = 400
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The bytes around the headers.
 _HEADERS_FRAME: Final = len("NATS/1.0\r\n\r\n")
+# The part of `confirm_timeout` that a stream has to answer; in the rest it is asked whether there is one.
+_ANSWER_SHARE: Final = 0.8
 # A server closes the connection on a line over 4,096 bytes, which holds more than the subject.
 _MAX_SUBJECT_BYTES: Final = 3_900
-# How often a send that waits for its answer checks that the connection is still the same.
-_CONNECTION_CHECK_SECONDS: Final = 0.5
 
 
 class NatsTarget(OneByOneTarget):
@@ -34,14 +38,22 @@ class NatsTarget(OneByOneTarget):
     broker: NatsBroker
     refusals = (MaxPayloadError, BadSubjectError)
     outages = (Error, OSError)
+    # The server that the client is or was connected to.
+    _server: Any = None
 
     def check(self, destination: str) -> None:
         """Raise for a subject that cannot be published to."""
         subject = destination.removeprefix(_CORE)
-        if not subject or any(each in subject for each in " \t\r\n*>") or len(subject.encode()) > _MAX_SUBJECT_BYTES:
+        if subject.startswith(_INTERNAL):
+            raise ValueError(f"{destination[:100]!r} belongs to NATS itself: give a subject of your own.")
+        if (
+            "" in subject.split(".")
+            or any(each in subject for each in " \t\r\n*>")
+            or len(subject.encode()) > _MAX_SUBJECT_BYTES
+        ):
             raise ValueError(
                 f"{destination[:100]!r} cannot be published to: give a subject of at most {_MAX_SUBJECT_BYTES} bytes, "
-                "without spaces and wildcards."
+                "without spaces, wildcards and empty parts."
             )
 
     async def alive(self) -> bool:
@@ -51,6 +63,23 @@ class NatsTarget(OneByOneTarget):
         await self.start()
         async with self._flushed():
             return True
+
+    async def reachable(self) -> bool:
+        """Connect to the server that the client was connected to, which greets each client."""
+        reader, writer = await asyncio.open_connection(self._server.hostname, self._server.port)
+        try:
+            return (await reader.readline()).startswith(b"INFO")
+        finally:
+            writer.close()
+
+    @property
+    def connection(self) -> object:
+        """The number of the connection; None while there is none."""
+        client = self.client
+        if client is None or not client.is_connected:
+            return None
+        self._server = client.connected_url
+        return id(client), client.stats["reconnects"]
 
     async def stop(self) -> None:
         """Disconnect; FastStream would drain the client, which fails without a server."""
@@ -76,11 +105,12 @@ class NatsTarget(OneByOneTarget):
         """Send all messages, then wait for all; one flush confirms all messages of core NATS."""
         if not all(message.destination.startswith(_CORE) for message in messages):
             return await super().send_each(messages)
+        connection = self.connection
         try:
             async with self._flushed():
                 return [await self._try(self._publish(message), message.destination) for message in messages]
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
-            return [self.translate(error)] * len(messages)
+            return [self._unless_lost(connection, self.translate(error))] * len(messages)
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
@@ -88,11 +118,17 @@ class NatsTarget(OneByOneTarget):
             async with self._flushed():
                 await self._publish(message)
             return
-        command = self._command(message, self.confirm_timeout)
+        command = self._command(message, _ANSWER_SHARE * self.confirm_timeout)
         try:
-            await self._wait_for_answer(self.broker.config.broker_config.js_producer.publish(command))
-        except NoStreamResponseError as error:
+            publishing = self.broker.config.broker_config.js_producer.publish(command)
+            await nats_answer(self.client, publishing, self.client.stats["reconnects"])
+        except (NoStreamResponseError, TimeoutError) as error:
             raise await self._no_stream(message.destination) from error
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            # A subscriber answered, and not a stream. If there is a stream too, the error counts as an attempt.
+            if isinstance(refusal := await self._no_stream(message.destination), RefusedError):
+                raise refusal from error
+            raise
 
     async def _publish(self, message: Outgoing) -> None:
         await self.producer.publish(self._command(message))
@@ -105,29 +141,19 @@ class NatsTarget(OneByOneTarget):
             return RefusedError(
                 f"No JetStream stream has the subject {subject!r}: create one, or route to 'core:{subject}'."
             )
-        return OutageError(f"Stream {stream!r} does not answer.")
-
-    async def _wait_for_answer(self, publishing: Coroutine[Any, Any, Any]) -> None:
-        """Wait for the stream's answer; raise `OutageError` if the connection is lost, which the client does not."""
-        connections = self.client.stats["reconnects"]
-        sending = asyncio.ensure_future(publishing)
-        try:
-            while not (await asyncio.wait({sending}, timeout=_CONNECTION_CHECK_SECONDS))[0]:
-                if not self.client.is_connected or self.client.stats["reconnects"] != connections:
-                    raise OutageError("The connection to NATS was lost.")
-            sending.result()
-        finally:
-            sending.cancel()
+        return NotAcceptedError(f"Stream {stream!r} does not answer.")
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of NATS means."""
         if isinstance(error, APIError):
-            return (RefusedError if error.code == _BAD_REQUEST else OutageError)(str(error))
+            return (RefusedError if error.code == _BAD_REQUEST else NotAcceptedError)(str(error))
         return super().translate(error)
 
     def _command(self, message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
         """Make a command; raise for one on which the server would close the connection, and fail other messages."""
-        headers = {"content-type": "", **message.headers, NATS_MESSAGE_ID: message.message_id}
+        headers = {"content-type": ""}
+        headers |= {name: value for name, value in message.headers.items() if not _steers(name)}
+        headers[NATS_MESSAGE_ID] = message.message_id
         for name in headers:
             if name.strip() and not _HEADER_NAME.fullmatch(name.strip()):
                 raise RefusedError(f"NATS accepts no header of the name {name!r}.")
@@ -145,3 +171,8 @@ class NatsTarget(OneByOneTarget):
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )
+
+
+def _steers(name: str) -> bool:
+    """Return whether a header tells the server what to do with a message; the client removes spaces around a name."""
+    return name.strip().lower().startswith(_STEERING)

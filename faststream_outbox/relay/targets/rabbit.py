@@ -3,16 +3,35 @@
 import asyncio
 from typing import Any, Final
 
-from aio_pika.exceptions import AMQPError
-from aiormq.exceptions import ChannelClosed, ChannelInvalidStateError, PublishError
+from aio_pika import Connection
+from aio_pika.exceptions import AMQPConnectionError, AMQPError
+from aiormq.exceptions import ChannelClosed, ChannelInvalidStateError, DeliveryError, PublishError
 from faststream.rabbit import RabbitBroker, RabbitExchange
 from faststream.rabbit.response import RabbitPublishCommand
 from faststream.response.publish_type import PublishType
 from pamqp.commands import Basic
+from pamqp.encode import field_table
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import OneByOneTarget, OutageError, RefusedError, SharedLock
+from faststream_outbox.relay.targets.base import (
+    ConnectionLostError,
+    OneByOneTarget,
+    OutageError,
+    RefusedError,
+    SharedLock,
+    error_text,
+)
 
+# RabbitMQ sends a message with these headers to other queues as well.
+_STEERING: Final = frozenset({"CC", "BCC"})
+# RabbitMQ's client cuts the names of headers behind this many bytes.
+_MAX_NAME_BYTES: Final = 128
+# What AMQP allows for routing keys, ids and the content type.
+_MAX_TEXT_BYTES: Final = 255
+# UTF-8 has at most so many.
+_BYTES_PER_CHARACTER: Final = 4
+# What a frame holds beside the table of headers, at most: the frame itself, ids and the content type.
+_PROPERTIES_BYTES: Final = 8 + 14 + 3 * (1 + _MAX_TEXT_BYTES) + 16
 # Try a closed channel again for a second: the client reopens it by itself.
 _REOPEN_INTERVAL: Final = 0.05
 _REOPEN_ATTEMPTS: Final = 20
@@ -23,7 +42,7 @@ class RabbitTarget(OneByOneTarget):
 
     broker: RabbitBroker
     refusals = (PublishError, ChannelClosed)
-    # AMQPError includes a message that RabbitMQ nacked: the queue is full or not available.
+    unaccepted = (DeliveryError,)  # RabbitMQ nacked the message: the queue is full or not available
     outages = (AMQPError, OSError, RuntimeError)
 
     def __init__(self, broker: RabbitBroker) -> None:
@@ -53,6 +72,25 @@ class RabbitTarget(OneByOneTarget):
         await channel.close()
         return True
 
+    async def reachable(self) -> bool:
+        """Open a connection as the broker does, and close it: the broker's own waits before it reconnects."""
+        connection = Connection(self.client.url, ssl_context=self.client.kwargs["context"])
+        await connection.connect()
+        await connection.close()
+        return True
+
+    @property
+    def connection(self) -> object:
+        """The transport, of which each connection has its own; None while there is none."""
+        client = self.client
+        return client.transport if client is not None and client.connected.is_set() else None
+
+    def translate(self, error: Exception) -> Exception:
+        """Return what an error means; the client raises one of a lost connection before it notes the loss."""
+        if isinstance(error, AMQPConnectionError | ConnectionError):
+            return ConnectionLostError(error_text(error))
+        return super().translate(error)
+
     async def send(self, message: Outgoing) -> None:
         """Publish a message; RabbitMQ closes the channel on a refused one, so each message in flight is tried alone."""
         try:
@@ -73,7 +111,8 @@ class RabbitTarget(OneByOneTarget):
     async def _publish(self, message: Outgoing) -> None:
         """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
         exchange, slash, key = message.destination.partition("/")
-        headers: dict[str, Any] = dict(message.headers)
+        headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name not in _STEERING}
+        self._check_sizes(message)
         command = RabbitPublishCommand(
             message.payload,
             routing_key=key if slash else message.destination,
@@ -90,3 +129,29 @@ class RabbitTarget(OneByOneTarget):
         # RabbitMQ returns an unroutable message before it confirms it, and the client raises nothing.
         if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
             raise RefusedError(f"No queue is bound for {message.destination!r}: the message was returned.")
+
+    def _check_sizes(self, message: Outgoing) -> None:
+        """Raise for names and headers that the client would cut, or on which RabbitMQ would close the connection."""
+        for name in message.headers:
+            if len(name) * _BYTES_PER_CHARACTER > _MAX_NAME_BYTES and len(name.encode()) > _MAX_NAME_BYTES:
+                raise RefusedError(f"The name of header {name[:40]!r}… has more than {_MAX_NAME_BYTES} bytes.")
+        for name, text in (
+            ("destination", message.destination.partition("/")[2] or message.destination),
+            ("correlation id", message.correlation_id),
+            ("message id", message.message_id),
+            ("content type", message.headers.get("content-type", "")),
+        ):
+            if len(text) * _BYTES_PER_CHARACTER > _MAX_TEXT_BYTES and len(text.encode()) > _MAX_TEXT_BYTES:
+                raise RefusedError(f"The {name} {text[:40]!r}… has more than {_MAX_TEXT_BYTES} bytes.")
+        limit = self._frame_max
+        most = sum(len(name) + len(value) for name, value in message.headers.items()) * _BYTES_PER_CHARACTER
+        if limit and most + _MAX_NAME_BYTES * len(message.headers) > limit:  # a bound that is quick to see
+            size = len(field_table(dict(message.headers))) + _PROPERTIES_BYTES
+            if size > limit:
+                raise RefusedError(f"The headers have {size:,} bytes, more than RabbitMQ's frame_max of {limit:,}.")
+
+    @property
+    def _frame_max(self) -> int:
+        """The bytes of the largest frame, which has to hold all headers of a message; 0 while there is no limit."""
+        transport = self.client.transport
+        return 0 if transport is None else int(transport.connection.connection_tune.frame_max)

@@ -10,7 +10,15 @@ from faststream.response.publish_type import PublishType
 from redis import exceptions
 
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import HoldsLease, OneByOneTarget, RefusedError, SentRun, error_text
+from faststream_outbox.relay.targets.base import (
+    ConnectionLostError,
+    HoldsLease,
+    OneByOneTarget,
+    OutageError,
+    RefusedError,
+    SentRun,
+    error_text,
+)
 
 _KINDS: Final = ("stream", "list", "channel")
 # Redis is full, a replica, or read-only for now. The client turns some error codes into classes and removes the code;
@@ -32,6 +40,8 @@ class RedisTarget(OneByOneTarget):
 
     broker: RedisBroker
     outages = (exceptions.RedisError, OSError)
+    by_destination = False  # Redis accepts messages or not, whatever their destination
+    one_of_a_key = False
 
     def check(self, destination: str) -> None:
         """Raise for a destination without a name."""
@@ -74,7 +84,7 @@ class RedisTarget(OneByOneTarget):
                         break  # the messages of a key behind it must wait
                 results = iter(await pipeline.execute(raise_on_error=False) if None in refusals else ())
         except TimeoutError:
-            return [self.not_confirmed(messages[0].destination)] * len(messages)
+            return [OutageError(f"Redis has answered nothing for {self.confirm_timeout:g} seconds.")] * len(messages)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return [self.translate(error)] * len(messages)
         answers = (next(results) if refusal is None else refusal for refusal in refusals)
@@ -93,6 +103,8 @@ class RedisTarget(OneByOneTarget):
         temporary = isinstance(error, _TEMPORARY) or _server_text(error).startswith(_TEMPORARY_CODES)
         if isinstance(error, exceptions.ResponseError) and not temporary:
             return RefusedError(error_text(error))
+        if isinstance(error, exceptions.ConnectionError) and " connecting to " not in str(error):
+            return ConnectionLostError(error_text(error))
         return super().translate(error)
 
 

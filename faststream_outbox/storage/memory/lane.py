@@ -157,8 +157,8 @@ class MemoryLane(StoreLane):
             row.lease_expires_epoch = self._store.clock() + seconds
         return frozenset(held)
 
-    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Release rows whose handler did not start."""
+    async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
+        """Release rows that were not handled."""
         released = set()
         for given in rows:
             row = self._held(given.lease)
@@ -166,6 +166,8 @@ class MemoryLane(StoreLane):
                 continue
             released.add(given.lease)
             row.deliveries_count -= 1
+            if delay_seconds > 0:
+                row.next_attempt_epoch = self._store.clock() + delay_seconds
             unlease(row)
             if given.suspect:
                 row.acquired_token, row.lease_expires_epoch = uuid4(), self._store.clock()
@@ -228,7 +230,7 @@ class MemoryLane(StoreLane):
         free = (
             max(0.0, row.next_attempt_epoch - now)
             for row in self._store.rows.values()
-            if row.queue in cursor.queues and row.entity_key is None and row.acquired_token is None
+            if row.queue in cursor.starts and row.entity_key is None and row.acquired_token is None
         )
         return min(free, default=None)
 

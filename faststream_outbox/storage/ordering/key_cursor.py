@@ -85,13 +85,16 @@ class KeyCursor:
         self._shards = shards
         self._rounds = {queue: _Round() for queue in self.queues}
         self._turn = 0
+        # The queues that are left out, unless all of them are.
+        self.paused: frozenset[str] = frozenset()
 
     def plan(self) -> KeyPlan:
         """Choose the next queue that is not at rest, or the next one if all are, and continue there."""
         start = self._turn % len(self.queues)
         turns = range(start, start + len(self.queues))
-        by_turn = (self.queues[turn % len(self.queues)] for turn in turns)
-        queue = next((each for each in by_turn if not self._rounds[each].at_rest), self.queues[start])
+        by_turn = [self.queues[turn % len(self.queues)] for turn in turns]
+        by_turn = [queue for queue in by_turn if queue not in self.paused] or by_turn
+        queue = next((each for each in by_turn if not self._rounds[each].at_rest), by_turn[0])
         self._turn = self.queues.index(queue) + 1 if len(self.queues) > 1 else 0
         shards = () if self._shards is None else self._shards.of(queue)
         return KeyPlan(queue, self._rounds[queue].at, self._ordering, shards)
@@ -112,12 +115,13 @@ class KeyCursor:
     @property
     def at_rest(self) -> bool:
         """Whether a whole round of every queue found nothing."""
-        return all(each.at_rest for each in self._rounds.values())
+        return all(each.at_rest for queue, each in self._rounds.items() if queue not in self.paused)
 
     @property
     def next_due(self) -> float | None:
         """In how many seconds the next run is due, by what the last whole rounds saw."""
-        return min((each.next_due for each in self._rounds.values() if each.next_due < math.inf), default=None)
+        claimed = (each for queue, each in self._rounds.items() if queue not in self.paused)
+        return min((each.next_due for each in claimed if each.next_due < math.inf), default=None)
 
     def restart(self) -> None:
         """Begin new rounds: rows have come, or time has passed."""

@@ -5,11 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
-from faststream_outbox.storage.errors import is_read_only
+from faststream_outbox.storage.errors import is_read_only, without_values
 from faststream_outbox.storage.postgres.statements.statement import Statement
 
 DRIVERS: Final = ("asyncpg", "psycopg")
@@ -149,16 +149,19 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
         raise ValueError(
             "schema_translate_map has no effect on the outbox's statements: define the tables with schema=… instead."
         )
-    arguments = statement.bind(values)
-    try:
-        if connection.dialect.paramstyle == "numeric_dollar":
-            return connection.exec_driver_sql(statement.text, arguments).fetchall()
+    given: Any = statement.bind(values)
+    text = statement.text
+    if connection.dialect.paramstyle != "numeric_dollar":
         text = statement.psycopg if connection.dialect.driver == "psycopg" else statement.pyformat
-        return connection.exec_driver_sql(text, values).fetchall()
-    except DBAPIError as error:
+        given = values
+    try:
+        return connection.exec_driver_sql(text, given).fetchall()
+    except StatementError as error:
         if is_read_only(error):
             discard_pooled(connection.engine.pool, connection.connection)
-        raise
+        # The caller may log it, and the parameters hold payloads.
+        failure = without_values(error)
+    raise failure
 
 
 def check_engine(engine: AsyncEngine) -> None:

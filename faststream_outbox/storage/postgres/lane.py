@@ -125,12 +125,14 @@ class PostgresLane(RunClaims, ShardLeases):
         asked = LEASES.fill(held)
         return leases_of(await self._executor.fetch(self._statements.claim.renew, **asked, lease_seconds=seconds))
 
-    async def release(self, rows: Iterable[OutboxRow]) -> frozenset[Lease]:
-        """Release rows whose handler did not start."""
+    async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
+        """Release rows that were not handled."""
         given = sorted({(*row.lease, row.suspect) for row in rows})
         if not given:
             return frozenset()
-        return leases_of(await self._executor.fetch(self._statements.claim.release, **RELEASED.fill(given)))
+        asked = RELEASED.fill(given)
+        released = await self._executor.fetch(self._statements.claim.release, **asked, delay=float(delay_seconds))
+        return leases_of(released)
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""
@@ -204,7 +206,7 @@ class PostgresLane(RunClaims, ShardLeases):
 
     async def next_due(self, cursor: ClaimCursor) -> float | None:
         """Return in how many seconds the next free row is due."""
-        starts = zip(cursor.marks, _shifted(cursor.marks.values(), -math.inf), strict=True)
+        starts = zip(cursor.starts, _shifted(cursor.starts.values(), -math.inf), strict=True)
         asked_at = lease_now()
         asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
         [[seconds]] = await self._executor.fetch(self._statements.claim.next_due, **asked)

@@ -4,8 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, Retry, Settlement
+from faststream_outbox.storage import Ack, ClaimCursor, Lease, NewRow, Retry, Settlement, StoreLane
 from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.ordering import KeyCursor
 from tests.backends import Backend, everywhere
 
 
@@ -75,6 +76,44 @@ async def test_released_rows_are_as_if_never_claimed(backend: Backend) -> None:
         assert await backend.rows() == before
         assert await lane.release(claim.rows) == frozenset(), "a released row is no longer held"
     assert len((await backend.claim("q")).rows) == 2
+
+
+async def test_rows_may_be_released_for_later(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"a"), NewRow("q", b"b", key="k"))
+    claim = await backend.claim("q")
+    async with backend.store.connect() as lane:
+        runs = await lane.claim_runs(KeyCursor(["q"]), keys=1, rows_per_key=1, lease_seconds=60)
+        rows = [*claim.rows, *runs.runs[0].rows]
+        assert await lane.release(rows, delay_seconds=30) == {row.lease for row in rows}
+        assert {row.deliveries_count for row in await backend.rows()} == {0}
+        for due in (0, 1):
+            assert len((await backend.claim("q")).rows) == due
+            assert len((await lane.claim_runs(KeyCursor(["q"]), keys=1, rows_per_key=1, lease_seconds=60)).runs) == due
+            await backend.pass_time(31)
+
+
+async def claimed_runs(lane: StoreLane, cursor: KeyCursor) -> list[str]:
+    """Claim until the cursor is at rest; return the queues of the rows."""
+    claimed: list[str] = []
+    while not cursor.at_rest:
+        runs = await lane.claim_runs(cursor, keys=10, rows_per_key=10, lease_seconds=60)
+        claimed += [row.queue for run in runs.runs for row in run.rows]
+    return claimed
+
+
+async def test_paused_queues_are_left_out(backend: Backend) -> None:
+    await backend.insert(*(NewRow(queue, b"", key=key) for queue in ("q", "r") for key in (None, "k")))
+    rows, keys = ClaimCursor(["q", "r"]), KeyCursor(["q", "r"])
+    rows.paused = keys.paused = frozenset({"q"})
+    async with backend.store.connect() as lane:
+        claim = await lane.claim(rows, limit=10, lease_seconds=60)
+        assert [row.queue for row in claim.rows] == ["r"]
+        assert await lane.next_due(rows) is None
+        assert await claimed_runs(lane, keys) == ["r"]
+        rows.paused = keys.paused = frozenset()
+        assert await lane.next_due(rows) == 0.0
+        assert [row.queue for row in (await lane.claim(rows, limit=10, lease_seconds=60)).rows] == ["q"]
+        assert await claimed_runs(lane, keys) == ["q"]
 
 
 async def test_a_released_suspect_stays_a_suspect(backend: Backend) -> None:

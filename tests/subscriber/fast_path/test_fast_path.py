@@ -56,7 +56,7 @@ def delivery(body: bytes = b'{"id": 1}', headers: str | None = JSON) -> OutboxDe
         payload=body,
         headers_json=headers,
         timer_id=None,
-        created_epoch=now,
+        created_epoch=1_767_225_600.0,  # the same each time: answers have it in their correlation id
         next_attempt_epoch=now,
         acquired_epoch=now,
         acquired_token=uuid4(),

@@ -88,6 +88,8 @@ RETURNING l.id, l.token""")
     def _release(self) -> Statement:
         # A suspect is a row with a token whose lease is over. It stays one, under a new token that no process knows.
         return Statement(f"""UPDATE {self._outbox} o SET acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
+       next_attempt_at = CASE WHEN :delay::float8 > 0 THEN now() + make_interval(secs => :delay::float8)
+                         ELSE o.next_attempt_at END,
        acquired_token = CASE WHEN l.suspect THEN gen_random_uuid() END,
        lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
   FROM {RELEASED.unnest("l")}
