@@ -68,6 +68,7 @@ ARGUMENTS = {
         "released_id": IDS,
         "released_token": TOKENS,
         "released_suspect": "array_fill(false, ARRAY[500])",
+        "delay": "0",
     },
     "settle.delete": LEASES,
     "settle.delete_batch": LEASES,
