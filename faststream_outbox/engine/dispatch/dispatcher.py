@@ -86,32 +86,38 @@ class Worker(Loop):
 
     async def _handle_run(self, head: OutboxRow) -> None:
         """Handle the rows of one key in order, in one call each or all in one, up to the first that fails."""
-        if self._batcher.max_records > 1:
-            self._batcher.cut(head)
-            calls = [head.parts]
-        else:
-            calls = [[part] for part in head.parts]
         done: list[Settlement] = []
         error: BaseException | None = None
         settle_at = time.monotonic() + LONGEST_RUN
-        for rows in calls:
+        early: _EarlySettle | None = None  # one for a run: a timer for each message would cost as much as the rest here
+        for rows in self._calls(head):
             if done and (not head.surely_ours or time.monotonic() >= settle_at):
                 break  # the rows that are left are free again once these are settled
-            early = _EarlySettle(self._settler, head, done, rows[0].id, settle_at) if done else None
+            if done:
+                early = early or _EarlySettle(self._settler, head, done, settle_at)
+                early.next_id = rows[0].id
             settlements, error = await self._call(rows)
             if error is not None and not settlements:
                 raise error  # the handler still runs, under the lease that covers the rows before it too
-            if early is not None and (next_head := await early.end()) is not None:
-                head, done = next_head, []
+            if early is not None and early.begun:
+                head, done = await early.end()
+                early = None
             self._batcher.learn(settlements)
             done.extend(settlements)
-            stopped = len(settlements) < len(rows) or any(blocks_its_key(each.outcome) for each in settlements)
-            if error is not None or stopped:
+            if error is not None or _ends_run(settlements, rows):
                 break
+        if early is not None:
+            early.cancel()
         if done:
             self._settler.put(_settlement_of_run(head, done))
         if error is not None:
             raise error
+
+    def _calls(self, head: OutboxRow) -> list[list[OutboxRow]]:
+        if self._batcher.max_records > 1:
+            self._batcher.cut(head)
+            return [head.parts]
+        return [[part] for part in head.parts]
 
     async def _call(self, rows: Sequence[OutboxRow]) -> tuple[Sequence[Settlement], BaseException | None]:
         """Handle rows in one call; return their settlements, and an exception to raise after settling."""
@@ -136,28 +142,40 @@ class Worker(Loop):
             self._ledger.free_places(unused)
 
 
+def _ends_run(settlements: Sequence[Settlement], rows: Sequence[OutboxRow]) -> bool:
+    """Return whether no row behind these may be handled: one is not settled, or blocks its key."""
+    return len(settlements) < len(rows) or any(blocks_its_key(each.outcome) for each in settlements)
+
+
 class _EarlySettle:
     """Settles the rows of a key that are done, if the handler of the next one still runs when they are due."""
 
-    def __init__(
-        self, settler: Settler, head: OutboxRow, done: Sequence[Settlement], next_id: int, due_at: float
-    ) -> None:
+    def __init__(self, settler: Settler, head: OutboxRow, done: list[Settlement], due_at: float) -> None:
         self._settler = settler
         self._head = head
-        self._done = list(done)
-        self._next_id = next_id
+        # The rows that are done, to which the worker adds; and the id of the row whose handler runs.
+        self._done = done
+        self.next_id = 0
         self._task: asyncio.Task[OutboxRow | None] | None = None
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(due_at - time.monotonic(), self._begin)
+        self._timer = asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._begin)
 
     def _begin(self) -> None:
-        run = _settlement_of_run(self._head, self._done, next_head=self._next_id)
+        run = _settlement_of_run(self._head, self._done, next_head=self.next_id)
         self._task = asyncio.create_task(self._settler.pass_lease(self._head, run))
 
-    async def end(self) -> OutboxRow | None:
-        """Return the row that has the lease of the key now; None if nothing was settled."""
+    @property
+    def begun(self) -> bool:
+        """Whether the rows were due while the handler ran."""
+        return self._task is not None
+
+    async def end(self) -> tuple[OutboxRow, list[Settlement]]:
+        """Return the row that has the lease now, and what is still to be settled."""
+        next_head = None if self._task is None else await self._task
+        return (self._head, self._done) if next_head is None else (next_head, [])
+
+    def cancel(self) -> None:
+        """Settle nothing early, unless that has begun."""
         self._timer.cancel()
-        return None if self._task is None else await self._task
 
 
 def _settlement_of_run(
