@@ -30,7 +30,7 @@ class Ledger:
         self.finished = 0
         # Places in running calls that no row can take before the call ends.
         self._empty_places = 0
-        # How many bytes the rows in hand have.
+        # How many bytes the payloads in hand have.
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Ledger:
             row.held_until = expires_at
             self._held[row.lease] = row
             self._added.append(row)
-            self.bytes += row.size
+            self.bytes += len(row.payload)
 
     def add_runs(self, runs: Iterable[Run], expires_at: float) -> None:
         """Add claimed runs; none is handled before `admit_added`."""
@@ -74,7 +74,7 @@ class Ledger:
             head, *followers = run.rows
             for row in run.rows:
                 row.held_until = expires_at
-                self.bytes += row.size
+                self.bytes += len(row.payload)
             head.followers = followers
             self._followers += len(followers)
             self._held[head.lease] = head
@@ -83,7 +83,7 @@ class Ledger:
     def cut_run(self, head: OutboxRow, count: int) -> None:
         """Drop the rows of a run behind the first `count`; the store need not know, because only the head is leased."""
         self._followers -= len(head.followers) - (count - 1)
-        self.bytes -= sum(row.size for row in head.followers[count - 1 :])
+        self.bytes -= _payload_bytes(head.followers[count - 1 :])
         head.followers = head.followers[: count - 1]
 
     def pass_lease(self, head: OutboxRow, count: int) -> OutboxRow:
@@ -95,7 +95,7 @@ class Ledger:
         head.followers = parts[1:count]
         self._held[next_head.lease] = next_head
         self._followers -= count
-        self.bytes -= sum(row.size for row in settled)
+        self.bytes -= _payload_bytes(settled)
         self.finished -= count
         self._changed.set()
         return next_head
@@ -149,7 +149,7 @@ class Ledger:
         if removed:
             followers = [follower for held in removed for follower in held.followers]
             self._followers -= len(followers)
-            self.bytes -= sum(held.size for held in chain(removed, followers))
+            self.bytes -= _payload_bytes(removed) + _payload_bytes(followers)
             self.finished -= sum(held.ended_at is not None for held in chain(removed, followers))
             self._changed.set()
         return removed
@@ -211,3 +211,7 @@ class Ledger:
     def note_change(self) -> None:
         """End all waits for a change: more rows are wanted."""
         self._changed.set()
+
+
+def _payload_bytes(rows: Iterable[OutboxRow]) -> int:
+    return sum([len(row.payload) for row in rows])

@@ -63,7 +63,7 @@ def _run(plan: Run, console: Console) -> Run:
     except SystemExit as lacking:
         console.print(f"Not run: {lacking}")
         return Run(plan.what, plan.arguments, lacks=str(lacking))
-    except Exception as error:  # noqa: BLE001 - the others are run all the same, and the page says that this one failed
+    except Exception as error:  # noqa: BLE001 - the others are run, and the page says that this one failed
         console.print_exception()
         failure = Violation("crash", "", f"the soak itself failed: {error!r}")
         results.append(Result(-1, [failure], Counter(), Counter(), 0.0, {}))

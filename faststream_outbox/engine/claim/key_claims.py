@@ -17,6 +17,9 @@ _MOST_PLACES: Final = 100
 _LOOKS: Final = 10
 # With more queues than this, one statement finds those that have keys at all, so an idle look costs the same for all.
 _FEW_QUEUES: Final = 3
+# How long runs are believed to be at first: a claim locks heads that it then has no room for if they are longer, and
+# brings few rows if they are shorter.
+_FIRST_LENGTH: Final = 4.0
 # The weight of one claim in the moving average of run lengths.
 _WEIGHT: Final = 0.2
 
@@ -51,8 +54,7 @@ class KeyClaims:
         self._on_lost = on_lost
         # Whether rounds were begun since the last look at which queues have keys.
         self._restarted = True
-        # How long runs are, on average; None before the first.
-        self._length: float | None = None
+        self._length = _FIRST_LENGTH
         self._looked_at = -math.inf
         # Where claims met keys whose lease ran out. Claims of fresh keys pass every key and report them; a separate
         # search would walk through all keys, however large the backlog.
@@ -99,7 +101,7 @@ class KeyClaims:
         claim = await self._claim_runs(
             lane,
             self._fresh,
-            keys=max(1, int(room / (self._length or 1.0))),
+            keys=max(1, int(room / self._length)),
             rows_per_key=min(self._rows_per_key, run_length),
             max_rows=room,
             max_bytes=max_bytes,
@@ -108,7 +110,7 @@ class KeyClaims:
             self._suspected[claim.plan.queue, claim.plan.after] = None
         if claim.runs:
             length = sum(len(run.rows) for run in claim.runs) / len(claim.runs)
-            self._length = length if self._length is None else self._length + _WEIGHT * (length - self._length)
+            self._length += _WEIGHT * (length - self._length)
         return claim
 
     async def _find_queues_with_keys(self, lane: StoreLane) -> bool:

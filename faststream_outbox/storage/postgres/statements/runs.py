@@ -115,22 +115,25 @@ class RunStatements:
         Whole runs come, the oldest head first, while `:max_rows` and `:max_bytes` allow; only their heads are leased.
         """
 
-        def behind(columns: str, limit: str) -> str:
+        def of_key(columns: str, ids: str, limit: str) -> str:
             return f"""
     SELECT {columns} FROM {self._outbox} f
-     WHERE f.queue = :queue::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND f.id > h.id
-     ORDER BY f.queue, f.entity_key, f.id LIMIT CASE WHEN {limit} THEN :rows_per_key::int - 1 ELSE 0 END"""
+     WHERE f.queue = :queue::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND {ids}
+     ORDER BY f.queue, f.entity_key, f.id LIMIT {limit}"""
 
         fresh = "NOT :suspects::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
-        head = f"SELECT f.* FROM {self._outbox} f WHERE f.id = h.id"
-        runs = f"FROM free h CROSS JOIN LATERAL ({head} UNION ALL ({behind('f.*', fresh)})) o"
+        run = of_key("*", "f.id >= h.id", f"CASE WHEN {fresh} THEN :rows_per_key::int ELSE 1 END")
+        behind = of_key("f.id", "f.id > h.id", "CASE WHEN :suspects::bool THEN :rows_per_key::int - 1 ELSE 0 END")
+        runs = (
+            f"SELECT h.id AS head, o.*, {SIZE} AS size FROM free h CROSS JOIN LATERAL ({run}) o LIMIT :max_rows::bigint"
+        )
         return f"""free AS MATERIALIZED (
   SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
    WHERE o.id = ANY ({heads}) AND {_WANTED}
      FOR UPDATE OF o SKIP LOCKED),
-chosen AS MATERIALIZED {within_bytes(f"(SELECT h.id AS head, o.*, {SIZE} AS size {runs} LIMIT :max_rows::bigint)")},
+chosen AS MATERIALIZED {within_bytes(f"({runs})")},
 leased AS (
-  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT DISTINCT c.head FROM chosen c))
+  UPDATE {self._outbox} o SET {LEASE} WHERE o.id = ANY (ARRAY(SELECT c.id FROM chosen c WHERE c.id = c.head))
 RETURNING o.id AS head, {ROW}),
 handed AS (
   SELECT * FROM leased
@@ -138,7 +141,7 @@ handed AS (
   SELECT o.head, {ROW} FROM chosen o WHERE o.id > o.head),
 marked AS (
   UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
-    SELECT f.id FROM free h CROSS JOIN LATERAL ({behind("f.id", ":suspects::bool")} FOR UPDATE SKIP LOCKED) f)))"""
+    SELECT f.id FROM free h CROSS JOIN LATERAL ({behind} FOR UPDATE SKIP LOCKED) f)))"""
 
     def _claim(self, mine: str = "true") -> Statement:
         return Statement(f"""{self._walk(mine)},
