@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -30,8 +30,9 @@ class Ledger:
         self.finished = 0
         # Places in running calls that no row can take before the call ends.
         self._empty_places = 0
-        # How many bytes the payloads in hand have.
+        # How many bytes the rows in hand have, and how many their answers, which are in memory until they are written.
         self.bytes = 0
+        self.output_bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -50,6 +51,16 @@ class Ledger:
                 self.finished += 1
         self._changed.set()
 
+    def add_outputs(self, row: OutboxRow, size: int) -> None:
+        """Note that the handler of a row gave answers of so many bytes."""
+        row.output_bytes += size
+        self.output_bytes += size
+
+    def _subtract(self, rows: Sequence[OutboxRow]) -> None:
+        self.bytes -= _bytes_of(rows)
+        if self.output_bytes:
+            self.output_bytes -= sum([row.output_bytes for row in rows])
+
     def reserve_places(self, count: int) -> None:
         """Note that a call begins with so many places empty."""
         self._empty_places += count
@@ -66,7 +77,7 @@ class Ledger:
             row.held_until = expires_at
             self._held[row.lease] = row
             self._added.append(row)
-            self.bytes += len(row.payload)
+            self.bytes += row.size
 
     def add_runs(self, runs: Iterable[Run], expires_at: float) -> None:
         """Add claimed runs; none is handled before `admit_added`."""
@@ -74,7 +85,7 @@ class Ledger:
             head, *followers = run.rows
             for row in run.rows:
                 row.held_until = expires_at
-                self.bytes += len(row.payload)
+                self.bytes += row.size
             head.followers = followers
             self._followers += len(followers)
             self._held[head.lease] = head
@@ -83,7 +94,7 @@ class Ledger:
     def cut_run(self, head: OutboxRow, count: int) -> None:
         """Drop the rows of a run behind the first `count`; the store need not know, because only the head is leased."""
         self._followers -= len(head.followers) - (count - 1)
-        self.bytes -= _payload_bytes(head.followers[count - 1 :])
+        self.bytes -= _bytes_of(head.followers[count - 1 :])
         head.followers = head.followers[: count - 1]
 
     def pass_lease(self, head: OutboxRow, count: int) -> OutboxRow:
@@ -95,10 +106,15 @@ class Ledger:
         head.followers = parts[1:count]
         self._held[next_head.lease] = next_head
         self._followers -= count
-        self.bytes -= _payload_bytes(settled)
+        self._subtract(settled)
         self.finished -= count
         self._changed.set()
         return next_head
+
+    @property
+    def has_added(self) -> bool:
+        """Whether rows were added that are not admitted yet: a suspect, as other rows are admitted at once."""
+        return bool(self._added)
 
     def admit_added(self) -> None:
         """Make the rows that were added available to workers or callers."""
@@ -149,7 +165,8 @@ class Ledger:
         if removed:
             followers = [follower for held in removed for follower in held.followers]
             self._followers -= len(followers)
-            self.bytes -= _payload_bytes(removed) + _payload_bytes(followers)
+            self._subtract(removed)
+            self._subtract(followers)
             self.finished -= sum(held.ended_at is not None for held in chain(removed, followers))
             self._changed.set()
         return removed
@@ -187,6 +204,14 @@ class Ledger:
         waiting, self._waiting = self._waiting, deque()
         return [*self.take_added(), *self.remove(held.lease for held in waiting)]
 
+    def take_of(self, queues: Collection[str]) -> list[OutboxRow]:
+        """Remove and return the rows of these queues that were not taken."""
+        given = [held for held in chain(self._added, self._waiting) if held.queue in queues]
+        if given:
+            self._added = [held for held in self._added if held.queue not in queues]
+            self._waiting = deque(held for held in self._waiting if held.queue not in queues)
+        return self.remove(held.lease for held in given)
+
     def take_claimed_before(self, claimed_at: float) -> list[OutboxRow]:
         """Remove and return the rows that were claimed before then and not taken."""
         stale = [held for held in self._waiting if held.claimed_at < claimed_at]
@@ -213,5 +238,5 @@ class Ledger:
         self._changed.set()
 
 
-def _payload_bytes(rows: Iterable[OutboxRow]) -> int:
-    return sum([len(row.payload) for row in rows])
+def _bytes_of(rows: Iterable[OutboxRow]) -> int:
+    return sum([row.size for row in rows])

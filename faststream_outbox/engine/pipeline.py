@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from faststream_outbox.engine.claim.claimer import Claimer, Demand
 from faststream_outbox.engine.claim.key_claims import KeyClaims
@@ -18,6 +19,7 @@ from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow, Settlement, Store
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.ordering import NO_SHARDS, HashShards
 from faststream_outbox.wakeup.wakeup import Announce
 
@@ -32,6 +34,8 @@ class PipelineBase(ABC):
         self._ledger = context.ledger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
+        # Ends that this node is known to read these queues.
+        self._leave: Callable[[], None] = lambda: None
         shards = own_shards(options.ordering, context.queues)
         on_lost = context.row_events.contended
         keys = KeyClaims(context.queues, options, rows_per_key=rows_per_key, shards=shards, on_lost=on_lost)
@@ -52,6 +56,8 @@ class PipelineBase(ABC):
         if self._loop is not None:
             raise RuntimeError("This pipeline was started already: make a new one, or keep using this one.")
         self._loop = asyncio.get_running_loop()
+        ordering = type(self._options.ordering).__name__
+        self._leave = self._context.store.nodes.served.add(self._context.queues, ordering)
         for loop in self._loops:
             loop.start()
         if self._shard_keeper is not None:
@@ -88,16 +94,26 @@ class PipelineBase(ABC):
         await asyncio.shield(self._ending)  # a caller that is cancelled does not interrupt it
 
     async def _end(self, drain_seconds: float | None) -> None:
+        self._leave()
         self._settler.flush_soon()
         await self._drain(drain_seconds)
+        await self._claimer.pauses.finish()
         await in_time(self._settler.flush())
         for loop in self._loops:
             await in_time(loop.stop())
         await in_time(self._leave_shards())
+        await in_time(self._leave_running())
         for held in self._ledger.remove(self._ledger.leases()):
             self._row_events.abandoned(held)
         for lane in (self._context.claim_lane, self._context.settle_lane):
             await in_time(lane.close())
+
+    async def _leave_running(self) -> None:
+        """Keep the rows of handlers that run on, in their threads, after the lock of this node has ended."""
+        running = [held.lease for held in self._ledger.all() if held.dispatched]
+        if running:
+            with suppress(Exception):  # other processes take them sooner then, as after a kill
+                await self._context.claim_lane.run(lambda lane: lane.leave_running(running))
 
     @abstractmethod
     async def _drain(self, drain_seconds: float | None) -> None:
@@ -157,9 +173,18 @@ class Pipeline(PipelineBase):
         """Claim again."""
         self._claimer.resume()
 
+    def is_paused(self, queue: str) -> bool:
+        """Return whether operators have paused a queue."""
+        return queue in self._claimer.pauses.queues
+
+    def suspect_waits(self) -> bool:
+        """Return whether a row waits until it is alone, and nothing is claimed: rows should be given back, not kept."""
+        return self._ledger.has_added
+
     def holds(self, row: OutboxRow) -> bool:
-        """Return whether a row that was claimed here is in hand and its lease has not run out."""
-        return self._ledger.surely_holds(row.lease)
+        """Return whether a row that was claimed here is in hand, and no other process can have taken it."""
+        node = self._context.store.nodes.own
+        return self._ledger.surely_holds(row.lease) and node.vouches_for(row.lease.token, row.claimed_at, lease_now())
 
     def settle(self, rows: Sequence[OutboxRow], settlements: Sequence[Settlement]) -> None:
         """Settle rows without a key before their call has ended; the call returns no settlement of them."""

@@ -8,6 +8,7 @@ from faststream_outbox.runtime.telemetry import Recorder
 from faststream_outbox.storage.checks import check_number
 
 MetricsRecorder = Recorder
+"""A function of an event and its tags. It is called on the event loop, so it must not block."""
 Tags = Mapping[str, Any]
 
 # The name of the messaging system in metrics and traces.
@@ -21,6 +22,7 @@ STATES: Final = ("ready", "scheduled", "in_flight", "expired", "blocked", "dead"
 # Its other tags, of which each recorder makes a gauge: tag, unit and description.
 GAUGES: Final = (
     ("oldest_ready_age", "s", "How long the oldest row that could be claimed has waited"),
+    ("oldest_due_age", "s", "For how long the oldest row has been due that is ready, in flight or expired"),
     ("oldest_age", "s", "How long ago the oldest row was published"),
     ("blocked_keys", "key", "Keys whose first row waits, or failed"),
     ("parked_keys", "key", "Keys that wait for an operator"),
@@ -29,6 +31,7 @@ GAUGES: Final = (
 COUNTERS: Final = (
     ("fetched", "fetch.batches", "batch", "Claims of rows"),
     ("keys_contended", "keys_contended", "key", "Keys that a claim wanted and another claimer had first"),
+    ("nacked_retried", "retried", "event", "Rows scheduled again after a failure"),
     ("lease_lost", "lease_lost", "event", "Rows whose lease was lost"),
     ("dlq_written", "dlq_written", "event", "Rows moved to the dead-letter table"),
     ("drain_timeout", "drain_timeout", "event", "Stops that ran out of time"),

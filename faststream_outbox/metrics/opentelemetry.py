@@ -2,12 +2,13 @@
 
 from functools import partial
 
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.metrics import BACKLOG_INTERVAL, COUNTERS, GAUGES, MESSAGING_SYSTEM, STATES, Tags, check_interval
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 except ImportError as error:
-    raise ImportError("OpenTelemetryRecorder needs: pip install 'faststream-outbox[opentelemetry]'") from error
+    raise ImportError(needs_extra("OpenTelemetryRecorder", "opentelemetry")) from error
 
 
 class OpenTelemetryRecorder:
@@ -74,13 +75,15 @@ class OpenTelemetryRecorder:
 
     def __call__(self, event: str, tags: Tags) -> None:
         """Record one event; ignore an unknown one."""
+        if self._with_bus and event in ("acked", "nacked_retried", "nacked_terminal"):
+            self._processed(event, tags)
         match event:
             case "fetched":
                 self._counters[event].add(1, _attributes(tags, "receive"))
             case "keys_contended":
                 self._counters[event].add(tags.get("count", 0), _attributes(tags, "receive"))
-            case "acked" | "nacked_retried" | "nacked_terminal" if self._with_bus:
-                self._processed(event, tags)
+            case "nacked_retried":
+                self._counters[event].add(1, _attributes(tags, "process", **_error(tags)))
             case "lease_lost":
                 phase = {"messaging.outbox.lease_phase": tags.get("phase", ""), "error.type": "lease_lost"}
                 self._counters[event].add(1, _attributes(tags, "process", **phase))

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from faststream_outbox._faststream import EMPTY
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.metrics import BACKLOG_INTERVAL, COUNTERS, GAUGES, MESSAGING_SYSTEM, STATES, Tags, check_interval
 
 try:
     from faststream.prometheus.container import MetricsContainer
     from prometheus_client import CollectorRegistry, Counter, Gauge
 except ImportError as error:
-    raise ImportError("PrometheusRecorder needs: pip install 'faststream-outbox[prometheus]'") from error
+    raise ImportError(needs_extra("PrometheusRecorder", "prometheus")) from error
 
 _Metric = TypeVar("_Metric", Counter, Gauge)
 
@@ -98,7 +99,7 @@ class PrometheusRecorder:
                 label, tag = _LABELS[event]
                 value = tags.get(tag, "")
                 labels[label] = str(bool(value)).lower() if event == "fetched" else value
-            counter.labels(**labels).inc(tags.get("count", 0) if event == "keys_contended" else 1)
+            self._child(counter, labels).inc(tags.get("count", 0) if event == "keys_contended" else 1)
         match event:
             case "backlog":
                 self._backlog(tags)
@@ -109,28 +110,32 @@ class PrometheusRecorder:
             case "acked" | "nacked_retried" | "nacked_terminal" | "lease_lost" | "dispatch_abandoned" if self._bus:
                 self._ended(self._bus, event, tags)
 
+    def _child(self, metric: Any, labels: dict[str, str]) -> Any:
+        """Return the part of a metric that has these labels."""
+        return metric.labels(**labels)
+
     def _labels(self, tags: Tags, name: str = "handler", tag: str = "subscriber") -> dict[str, str]:
         custom = {label: value(tags) if callable(value) else value for label, value in self._custom_labels.items()}
         return {"app_name": self._app_name, "broker": MESSAGING_SYSTEM, name: tags.get(tag, ""), **custom}
 
     def _dispatched(self, bus: MetricsContainer, tags: Tags) -> None:
         labels = self._labels(tags)
-        bus.received_messages_total.labels(**labels).inc()
-        bus.received_messages_in_process.labels(**labels).inc()
+        self._child(bus.received_messages_total, labels).inc()
+        self._child(bus.received_messages_in_process, labels).inc()
         if (size := tags.get("size_bytes")) is not None:
-            bus.received_messages_size_bytes.labels(**labels).observe(size)
+            self._child(bus.received_messages_size_bytes, labels).observe(size)
 
     def _ended(self, bus: MetricsContainer, event: str, tags: Tags) -> None:
         labels = self._labels(tags)
         # Only dispatched rows have a duration: a row may die or lose its lease before its handler is called.
         if (duration := tags.get("duration_seconds")) is not None:
-            bus.received_messages_in_process.labels(**labels).dec()
+            self._child(bus.received_messages_in_process, labels).dec()
             if event in {"acked", "nacked_retried", "nacked_terminal"}:
-                bus.received_processed_messages_duration_seconds.labels(**labels).observe(duration)
+                self._child(bus.received_processed_messages_duration_seconds, labels).observe(duration)
         if (status := _STATUS.get(event)) is not None:
-            bus.received_processed_messages_total.labels(**labels, status=status).inc()
+            self._child(bus.received_processed_messages_total, {**labels, "status": status}).inc()
         if (exception := tags.get("exception_type")) is not None:
-            bus.received_processed_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
+            self._child(bus.received_processed_messages_exceptions_total, {**labels, "exception_type": exception}).inc()
 
     def _published(self, bus: MetricsContainer, tags: Tags) -> None:
         labels = self._labels(tags, "destination", "queue")
@@ -138,11 +143,11 @@ class PrometheusRecorder:
         # A failed batch counts as one; a timer that existed already counts as none.
         count = 1 if status == "error" else tags.get("count", 0)
         if count:
-            bus.published_messages_total.labels(**labels, status=status).inc(count)
+            self._child(bus.published_messages_total, {**labels, "status": status}).inc(count)
         if (duration := tags.get("duration_seconds")) is not None:
-            bus.published_messages_duration_seconds.labels(**labels).observe(duration)
+            self._child(bus.published_messages_duration_seconds, labels).observe(duration)
         if (exception := tags.get("exception_type")) is not None:
-            bus.published_messages_exceptions_total.labels(**labels, exception_type=exception).inc()
+            self._child(bus.published_messages_exceptions_total, {**labels, "exception_type": exception}).inc()
 
     def _backlog(self, tags: Tags) -> None:
         labels = self._labels(tags, "queue", "queue")

@@ -1,17 +1,10 @@
 """The stores and their contract: the only room that builds and runs SQL."""
 
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import (
-    Claim,
-    Listening,
-    QueueStats,
-    SessionOrConnection,
-    Store,
-    StoreLane,
-    TimerConflict,
-)
+from faststream_outbox.storage.contract import Claim, Store, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.handler_transaction import SharedTransaction
+from faststream_outbox.storage.listening import Listening
 from faststream_outbox.storage.memory.store import MemoryStore
 from faststream_outbox.storage.outcomes import (
     HANDLED,
@@ -25,8 +18,12 @@ from faststream_outbox.storage.outcomes import (
     SettleInterruptedError,
     Settlement,
 )
+from faststream_outbox.storage.postgres.functions import publish_functions_ddl
 from faststream_outbox.storage.postgres.store import PostgresStore
+from faststream_outbox.storage.publishing import SessionOrConnection, TimerConflict
+from faststream_outbox.storage.queue_stats import QueueStats
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
+from faststream_outbox.storage.schema.operations_tables import OperationsTables, make_operations_tables
 from faststream_outbox.storage.schema.tables import (
     make_dlq_table,
     make_inbox_table,
@@ -47,6 +44,7 @@ __all__ = [
     "Listening",
     "MemoryStore",
     "NewRow",
+    "OperationsTables",
     "OutboxRow",
     "Outcome",
     "Park",
@@ -63,7 +61,9 @@ __all__ = [
     "TimerConflict",
     "make_dlq_table",
     "make_inbox_table",
+    "make_operations_tables",
     "make_outbox_table",
     "make_shards_table",
     "outbox_autovacuum_ddl",
+    "publish_functions_ddl",
 ]

@@ -18,6 +18,9 @@ MAX_PAYLOADS: Final = 500_000_000
 # Enough for a sentence or two and a link.
 MAX_REASON_CHARS: Final = 1000
 
+# Made once: `json.dumps` with other options than its defaults makes one at each call.
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+
 # A whole number of up to about thirty digits is shown as it is.
 _MOST_SHOWN_BITS: Final = 100
 
@@ -80,6 +83,18 @@ def check_payloads(payloads: Iterable[bytes]) -> None:
         raise _too_large("The payloads of the batch have", size, "Publish them in several batches.")
 
 
+def check_collected(size: int) -> None:
+    """Raise unless payloads of this size, all that a transaction has collected, fit into one statement."""
+    if size > MAX_PAYLOADS:
+        raise _too_large("What this transaction has collected has", size, "Collect less, or publish it in batches.")
+
+
+def check_answers(payloads: Iterable[bytes]) -> None:
+    """Raise unless these payloads, all that one call of a handler answers, fit into one statement."""
+    if (size := sum(map(len, payloads))) > MAX_PAYLOADS:
+        raise _too_large("The answers of one call have", size, "Answer where the result is stored, or a part of it.")
+
+
 def _too_large(what: str, size: int, advice: str) -> ValueError:
     return ValueError(f"{what} {size:,} bytes, and one statement takes {MAX_PAYLOADS:,}. {advice}")
 
@@ -101,7 +116,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     except RecursionError as error:
         raise ValueError("headers hold themselves, or are nested too deeply to be stored.") from error
     try:
-        return json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
+        return _ENCODER.encode(dict(headers))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"headers cannot be stored as JSON: {error}. Use strings, finite numbers, booleans, None."

@@ -8,7 +8,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction
 
-AnySession = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | Session | Connection | None
+from faststream_outbox.storage.sessions.raw import AsyncDriverConnection, DriverConnection, raw_connection
+
+AnySession = (
+    AsyncSession
+    | async_scoped_session[AsyncSession]
+    | AsyncConnection
+    | Session
+    | Connection
+    | AsyncDriverConnection
+    | DriverConnection
+    | None
+)
 
 # Callbacks that wait for the commit are in the session's `info` under this key.
 _PENDING: Final = "faststream_outbox.after_commit"
@@ -29,11 +40,19 @@ def may_notify(session: AnySession) -> bool:
     return behind is not None and not behind.twophase
 
 
+def in_savepoint(session: AnySession) -> bool:
+    """Return whether a session is in a savepoint, which may be rolled back alone."""
+    behind = sync_session_of(session)
+    return behind is not None and behind.in_nested_transaction()
+
+
 def keeps_insert(session: Any) -> bool:
     """Return whether a row that is inserted now is kept although nobody begins a transaction for it.
 
     That is so in a transaction that is open, which its owner commits, and where each statement commits itself.
     """
+    if (raw := raw_connection(session)) is not None:
+        return raw.in_transaction
     try:
         if session.in_transaction():
             return True

@@ -39,6 +39,10 @@ class ClaimCursor:
     *Watermark*: a claim starts at the smallest position of the one before, after the index entries of deleted rows.
     While a transaction holds an old snapshot these cannot be removed, and reading them in each claim would cost more
     with each row. A row that appears below the mark (a late commit, a released row) is found by a sweep.
+
+    Args:
+        queues: The names of the queues to claim from.
+
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
@@ -67,6 +71,11 @@ class ClaimCursor:
     def starts(self) -> dict[str, Position]:
         """Where the next claim starts in each queue that is not paused."""
         return {queue: mark for queue, mark in self.marks.items() if queue not in self.paused} or self.marks
+
+    @property
+    def ends(self) -> dict[str, Position]:
+        """How far claims have come in each queue that is not paused."""
+        return {queue: end for queue, end in self.reach.items() if queue not in self.paused}
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
         """Return what to ask of each queue; `now` is the clock of leases."""

@@ -1,15 +1,16 @@
 """Classify errors of the database, advise what to do about them, and remove the values of rows from their texts."""
 
 import re
+import traceback
 from typing import Any, Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
 _E = TypeVar("_E", bound=BaseException)
 
 _MIGRATE: Final = (
     "Create or migrate the tables (Alembic, or metadata.create_all); "
-    "`await broker.validate_schema()` lists what is missing, with the DDL that mends it."
+    "`await broker.validate_schema()` (extra `validate`) lists what is missing, with the DDL that mends it."
 )
 _CREDENTIALS: Final = "Check the user and the password in the engine's URL."
 _READ_ONLY: Final = "25006"
@@ -71,6 +72,34 @@ def sqlstate(error: BaseException) -> str:
 def is_read_only(error: BaseException) -> bool:
     """Return whether the server refused a write because it is read-only."""
     return _READ_ONLY in {sqlstate(error), "" if error.__cause__ is None else sqlstate(error.__cause__)}
+
+
+# The server is not there, starts or stops, or has no connection left.
+_OUTAGES: Final = ("08", "57P0", "53300")
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error, or one that led to it, says that the database is not there or takes no writes."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        if sqlstate(each).startswith(_OUTAGES) or is_read_only(each) or _is_connection_error(each):
+            return True
+        each = each.__cause__ or each.__context__
+    return False
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    if isinstance(error, DBAPIError):
+        # psycopg has no code for a connection that was refused.
+        refused = isinstance(error, OperationalError) and not sqlstate(error)
+        return error.connection_invalidated or refused or isinstance(error.orig, OSError)
+    # asyncpg raises those of the network as they are; others may come from any client.
+    return isinstance(error, OSError) and any(
+        str(frame.f_globals.get("__name__")).startswith("sqlalchemy.")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _driver_error(error: BaseException) -> BaseException:

@@ -24,6 +24,10 @@ class Ack:
     """Handled: the row is deleted, and `outputs` are inserted with it, if and only if the lease still held.
 
     An output whose timer exists already is not inserted.
+
+    Args:
+        outputs: Messages to insert with the deletion.
+
     """
 
     outputs: tuple[NewRow, ...] = ()
@@ -39,10 +43,17 @@ HANDLED: Final = Ack()
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Failed, to be tried again after `delay_seconds`, counted by the database's clock.
+    """Failed, to be tried again after a delay.
 
-    Where a time of the attempt is None, the database's `now()` is stored. Not stored are `error`, whose type metrics
-    report, and `batch_size`, the number of rows that failed in the same call.
+    Args:
+        delay_seconds: After how many seconds it is due again, by the database's clock.
+        attempts_count: How often it has failed now.
+        first_attempt_at: When it first failed; by default the database's `now()`.
+        last_attempt_at: When it failed this time; by default the database's `now()`.
+        error: What was raised, whose type metrics report; it is not stored.
+        batch_size: The number of rows that failed in the same call; it is not stored.
+        failure: What failed, in a line, for operators; the row keeps it until it is settled. By default what it has.
+
     """
 
     delay_seconds: float
@@ -51,6 +62,7 @@ class Retry:
     last_attempt_at: datetime | None = None
     error: Raised | None = field(default=None, compare=False, repr=False)
     batch_size: int = field(default=1, compare=False, repr=False)
+    failure: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.delay_seconds, bool) or not isinstance(self.delay_seconds, int | float):
@@ -70,6 +82,15 @@ class Dead:
     """Failed for good: moved to the dead-letter table if there is one, otherwise deleted.
 
     Counts and times that are None stay as the row has them.
+
+    Args:
+        reason: Why: the value of the column `failure_reason`.
+        last_exception: The text of the last exception.
+        attempts_count: How often the message has failed.
+        first_attempt_at: When it first failed.
+        last_attempt_at: When it failed last.
+        error: The exception itself, whose type metrics report; it is not stored.
+
     """
 
     reason: FailureReason
@@ -77,7 +98,7 @@ class Dead:
     attempts_count: int | None = None
     first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
-    error: BaseException | None = field(default=None, compare=False, repr=False)
+    error: Raised | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.reason not in get_args(FailureReason):
@@ -113,16 +134,26 @@ def blocks_its_key(outcome: Outcome) -> bool:
     return isinstance(outcome, Retry | Park)
 
 
+def output_bytes(outcome: Outcome) -> int:
+    """Return how many bytes the outputs of an outcome have."""
+    return sum([row.size for row in outcome.outputs]) if isinstance(outcome, Ack) and outcome.outputs else 0
+
+
 @dataclass(slots=True)  # not frozen: one is made for every row, and a frozen one takes twice as long to make
 class Settlement:
     """The outcome of a claimed row, to be written under its lease.
 
-    The lease of a key covers the rows behind its head: `followers` are those of them that were handled too, in their
-    order, each with its row id. A row that is retried or parked ends the list, because it blocks its key.
-    `next_head` is the row behind those, if its handler is running: the lease passes to it, under the same token.
-    Acknowledgements with the same `group` are written together, with the outputs of all of them, or not at all.
-    `committed` is None while the outcome has to be written. A handler's own transaction sets it: True if it deleted the
-    row, False if it found the lease lost.
+    Args:
+        lease: The lease of the row.
+        outcome: `Ack()`, `Retry(…)`, `Dead(…)` or `Park(…)`.
+        group: Acknowledgements with the same number are written together, with the outputs of all of them, or not at
+            all.
+        followers: The lease of a key covers the rows behind its head: those of them that were handled too, in their
+            order, each with its row id. A row that is retried or parked ends the list, because it blocks its key.
+        committed: None while the outcome has to be written. A handler's own transaction sets it: True if it deleted the
+            row, False if it found the lease lost.
+        next_head: The row behind those, if its handler is running: the lease passes to it, under the same token.
+
     """
 
     lease: Lease
@@ -158,6 +189,13 @@ class Settlement:
     def outcomes(self) -> Sequence[tuple[int, Outcome]]:
         """Return the id and the outcome of every row that this settlement writes, the head first."""
         return [(self.lease.row_id, self.outcome), *self.followers]
+
+    @property
+    def output_bytes(self) -> int:
+        """How many bytes the outputs have that are written with this settlement."""
+        if not self.followers:
+            return 0 if self.outcome is HANDLED else output_bytes(self.outcome)
+        return sum([output_bytes(outcome) for _, outcome in self.outcomes])
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
-"""Store why a row is parked among its headers, remove it and read it; in Python and in SQL.
+"""Store why a row is parked, or failed last, among its headers, remove it and read it; in Python and in SQL.
 
 A parked row is due at `infinity`, so that no claim takes it. The columns of the table are fixed, therefore the cause is
-in the headers under a reserved name. Headers that are no JSON object are kept inside the cause.
+in the headers under a reserved name. Headers that are no JSON object are kept inside the cause. A row that waits for
+its retry has a cause without a reason: the exception alone, in a line.
 """
 
 import json
@@ -12,6 +13,8 @@ from typing import Any, Final
 PARKED: Final = "outbox-parked"
 # The reason of a row that an operator parked, in the place of a `FailureReason`.
 BY_OPERATOR: Final = "operator"
+# In the cause of a row that is no message: it only keeps its key parked until an operator ends that.
+HOLDS: Final = "holds"
 # The longest line in a list for people to read.
 _LONGEST_LINE: Final = 200
 
@@ -20,13 +23,17 @@ _LONGEST_LINE: Final = 200
 class Cause:
     """Why a row is parked: a failure reason or `BY_OPERATOR`, and the exception or what the operator gave as reason.
 
-    `parked_at` and `due` (when it was due before) are epoch seconds by the database's clock.
+    Of a row that is retried there is only the exception.
+
+    `parked_at` and `due` (when it was due before) are epoch seconds by the database's clock. A row that `holds` its key
+    is no message: it is never delivered, and deleted when the key is released.
     """
 
     reason: str | None = None
     exception: str | None = None
     parked_at: float | None = None
     due: float | None = None
+    holds: bool = False
 
     def __str__(self) -> str:
         return ": ".join(text for text in (self.reason, self.exception) if text)
@@ -38,12 +45,23 @@ class Cause:
         return first if len(first) <= _LONGEST_LINE else f"{first[: _LONGEST_LINE - 1]}…"
 
 
+def with_failure(headers_json: str | None, failure: str) -> str:
+    """Return the headers with what failed last."""
+    return _with(headers_json, {"exception": failure})
+
+
 def with_cause(headers_json: str | None, cause: Cause) -> str:
     """Return the headers with the cause."""
-    headers = _loads(headers_json)
     stored: dict[str, Any] = {"reason": cause.reason, "exception": cause.exception, "parked_at": cause.parked_at}
     if cause.due is not None:
         stored["due"] = cause.due
+    if cause.holds:
+        stored[HOLDS] = True
+    return _with(headers_json, stored)
+
+
+def _with(headers_json: str | None, stored: dict[str, Any]) -> str:
+    headers = strip_cause(_loads(headers_json))
     if isinstance(headers, dict):
         return json.dumps({**headers, PARKED: stored}, ensure_ascii=False)
     return json.dumps({PARKED: {**stored, "headers": headers}}, ensure_ascii=False)
@@ -76,7 +94,7 @@ def cause_in(headers_json: str | None) -> Cause:
     times = (stored.get(name) for name in ("parked_at", "due"))
     reason, exception = (text if isinstance(text, str) else None for text in texts)
     parked_at, due = (float(at) if isinstance(at, int | float) else None for at in times)
-    return Cause(reason, exception, parked_at, due)
+    return Cause(reason, exception, parked_at, due, holds=stored.get(HOLDS) is True)
 
 
 def _loads(headers_json: str | None) -> Any:
@@ -96,11 +114,24 @@ def sql_number(cause: str, name: str) -> str:
     return f"(CASE WHEN jsonb_typeof({cause} -> '{name}') = 'number' THEN ({cause} ->> '{name}')::float8 END)"
 
 
+def sql_holds(headers: str) -> str:
+    """Return SQL for whether a row is no message, but holds its key."""
+    return f"({headers} -> '{PARKED}' -> '{HOLDS}' IS NOT DISTINCT FROM 'true'::jsonb)"
+
+
 def sql_with_cause(headers: str, cause: str) -> str:
-    """Return SQL for the headers with a cause."""
-    return f"""CASE WHEN jsonb_typeof({headers}) = 'object'
+    """Return SQL for the headers with a cause, in place of the one that they have."""
+    inside = f"({sql_cause(headers)} -> 'headers')"
+    return f"""CASE WHEN jsonb_typeof({headers}) = 'object' AND {inside} IS NULL
          THEN {headers} || jsonb_build_object('{PARKED}', {cause})
-         ELSE jsonb_build_object('{PARKED}', {cause} || jsonb_build_object('headers', {headers})) END"""
+         ELSE jsonb_build_object('{PARKED}', {cause} || jsonb_build_object('headers', coalesce({inside}, {headers})))
+         END"""
+
+
+def sql_with_failure(headers: str, failure: str) -> str:
+    """Return SQL for the headers with what failed last; as they are, if that is NULL."""
+    cause = f"jsonb_build_object('exception', {failure})"
+    return f"CASE WHEN {failure} IS NULL THEN {headers} ELSE {sql_with_cause(headers, cause)} END"
 
 
 def sql_without_cause(headers: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 from uuid import UUID
 
 from faststream_outbox.storage.checks import check_name, check_payload, check_schedule, encode_headers
@@ -24,6 +24,15 @@ Position = tuple[float, int]
 @dataclass(slots=True)
 class NewRow:
     """A message to insert; raises for a value that Postgres would refuse.
+
+    Args:
+        queue: The name of the queue.
+        payload: The encoded body.
+        headers: Names with values that JSON can hold.
+        key: Messages with the same key are delivered in the order of their commits, one at a time.
+        timer_id: A name that at most one waiting message of the queue has.
+        activate_in: The delay before the message is delivered.
+        activate_at: The time at which the message is delivered; with a time zone.
 
     Example:
         NewRow("orders", b'{"id": 1}', headers={"content-type": "application/json"}, activate_in=timedelta(minutes=5))
@@ -53,6 +62,23 @@ class NewRow:
         self.headers_json = encode_headers(headers)
         self.delay_seconds, self.due_epoch = check_schedule(activate_in, activate_at)
 
+    @property
+    def size(self) -> int:
+        """How many bytes the payload and the headers have, about."""
+        headers = self.headers_json
+        return len(self.payload) + (0 if headers is None else len(headers))
+
+    @classmethod
+    def plain(cls, queue: str, payload: bytes, headers_json: str | None, key: str | None) -> "NewRow":
+        """Return a row that is due now, with headers that were checked and encoded already."""
+        row = object.__new__(cls)
+        row.queue = check_name("queue", queue)
+        row.payload = check_payload(payload)
+        row.key = None if key is None else check_name("key", key)
+        row.headers_json = headers_json
+        row.timer_id = row.delay_seconds = row.due_epoch = None
+        return row
+
     def beside(self, payload: bytes, key: str | None = None) -> "NewRow":
         """Return a row with another payload and key; the rest was checked and encoded already."""
         row = object.__new__(NewRow)
@@ -66,8 +92,37 @@ class NewRow:
         return row
 
 
+class AlikeRows(Sequence[NewRow]):
+    """Rows, at least one, without keys, that differ only in their payloads: they are checked and kept once."""
+
+    def __init__(self, first: NewRow, payloads: Sequence[bytes]) -> None:
+        self.first = first
+        self.payloads = [check_payload(payload) for payload in payloads]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> NewRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[NewRow]: ...
+
+    def __getitem__(self, index: int | slice) -> NewRow | list[NewRow]:
+        if isinstance(index, slice):
+            return [self.first.beside(payload) for payload in self.payloads[index]]
+        return self.first.beside(self.payloads[index])
+
+
+def payloads_of(rows: Sequence[NewRow]) -> Sequence[bytes]:
+    """Return the payloads of rows."""
+    return rows.payloads if isinstance(rows, AlikeRows) else [row.payload for row in rows]
+
+
 def are_alike(rows: Sequence[NewRow]) -> bool:
     """Return whether rows, at least one, differ only in their payloads and have no keys."""
+    if isinstance(rows, AlikeRows):
+        return True
     first = rows[0]
     queue, headers, delay, due = first.queue, first.headers_json, first.delay_seconds, first.due_epoch
     return all(
@@ -97,6 +152,24 @@ class OutboxRow:
 
     Times are numbers because Postgres has instants that `datetime` has not (`-infinity`, years before Christ), and one
     of them would make the driver fail the whole batch.
+
+    Attributes:
+        id: The id of the row.
+        queue: The name of the queue.
+        entity_key: The key, if it has one.
+        payload: The encoded body.
+        headers_json: The headers as text; `headers` has them as a dict.
+        timer_id: The name of the timer, if it is one.
+        created_epoch: When it was published.
+        next_attempt_epoch: When it is due.
+        acquired_epoch: When it was claimed.
+        acquired_token: The token of the claim; None while the row is free.
+        lease_expires_epoch: When others may claim it.
+        attempts_count: How often its handler failed.
+        deliveries_count: How often it was claimed.
+        first_attempt_epoch: When its handler first failed.
+        last_attempt_epoch: When its handler failed last.
+
     """
 
     id: int
@@ -124,6 +197,8 @@ class OutboxRow:
     ended_at: float | None = field(default=None, compare=False, repr=False)
     # The rows of the same key behind it that its lease covers, in their order.
     followers: Sequence["OutboxRow"] = field(default=(), compare=False, repr=False)
+    # How many bytes its answers have, which are in memory until the row is settled.
+    output_bytes: int = field(default=0, compare=False, repr=False)
     _lease: Lease | None = field(default=None, compare=False, repr=False)
 
     @property

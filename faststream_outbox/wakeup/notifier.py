@@ -1,7 +1,10 @@
 """Sends NOTIFY to other processes, one for all rows that were committed since the last."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from faststream_outbox.runtime.loop import Loop
@@ -10,8 +13,23 @@ from faststream_outbox.runtime.timeouts import within
 
 # Seconds between two statements; what is announced in between shares the next. Ten milliseconds are not noticed.
 SPACING: Final = 0.01
+# In a steady stream a transaction that notifies by itself comes every `SPACING`, and does it for those before it. So a
+# statement waits for one a little longer than that; the first after a quiet time does not.
+_WAIT: Final = 1.5 * SPACING
+_QUIET: Final = 0.25
+# If that transaction has not committed after so many seconds, because it takes long or was rolled back, a statement of
+# our own notifies for those before it.
+_LOAN: Final = 0.1
 # How long one statement may take, with the wait for a connection, before another connection is tried.
 _LIMIT: Final = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """A queue's name, left to a transaction that notifies by itself: it commits after those that put the name."""
+
+    # Set when the transaction has notified: the name need not be sent.
+    repaid: bool = False
 
 
 class Notifier(Loop):
@@ -24,33 +42,90 @@ class Notifier(Loop):
         super().__init__(monitor)
         self._notify = notify
         self._queues: set[str] = set()
+        # Of these names, those that were lent once: they are sent.
+        self._returned: set[str] = set()
+        self._sent_at = -math.inf
+        # When set, it ends the wait for a transaction that notifies by itself.
+        self._later: asyncio.TimerHandle | None = None
+        # The last loan of each queue since the timer was set, which ends all of them.
+        self._loans: dict[str, Loan] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._finishing = False
         self._wanted = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
 
-    def put(self, queues: Iterable[str]) -> None:
-        """Announce these queues with the next statement."""
+    def put(self, queues: Iterable[str], *, now: bool = False) -> None:
+        """Announce these queues with the next statement; with `now`, wait for no transaction that does it."""
         self._queues.update(queues)
-        if self._queues:
+        if not self._queues:
+            return
+        self._all_sent.clear()
+        if now or self._finishing or time.monotonic() >= self._sent_at + _QUIET:
             self._wanted.set()
-            self._all_sent.clear()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(_WAIT, self._wanted.set)
+
+    def lend(self, queue: str, *, new: bool = False) -> Loan | None:
+        """Leave a queue to a transaction that is about to notify of it; None if it does not wait.
+
+        The name comes back, and is sent, if the loan is not repaid soon. Call it in the thread of the event loop.
+
+        Args:
+            queue: The name of the queue.
+            new: Whether the queue is to be announced although it does not wait here.
+
+        """
+        if queue in self._queues and queue not in self._returned:
+            self._queues.remove(queue)
+            if not self._queues:
+                self._want_nothing()
+        elif not new:
+            return None
+        # It commits after those before it, which it notifies for too: their loans need not be repaid any more.
+        loan = self._loans[queue] = Loan()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOAN, self._end_loans)
+        return loan
+
+    def _want_nothing(self) -> None:
+        self._wanted.clear()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _end_loans(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loans, self._loans = self._loans, {}
+        unpaid = [queue for queue, loan in loans.items() if not loan.repaid]
+        self._returned.update(unpaid)
+        self.put(unpaid, now=bool(unpaid))
 
     async def step(self) -> None:
         """Wait for names, send them, and pause so that others can gather."""
         await self._wanted.wait()
         queues, self._queues = self._queues, set()
-        self._wanted.clear()
-        try:
-            await within(_LIMIT, self._notify(sorted(queues)))
-        except BaseException:
-            self.put(queues)
-            raise
+        self._returned.clear()
+        self._want_nothing()
+        if queues:
+            try:
+                await within(_LIMIT, self._notify(sorted(queues)))
+            except BaseException:
+                self.put(queues, now=True)
+                raise
+            self._sent_at = time.monotonic()
         if not self._queues:
             self._all_sent.set()
-        await asyncio.sleep(SPACING)
+        if queues:
+            await asyncio.sleep(SPACING)
 
     async def finish(self, seconds: float) -> None:
         """Stop when all names are sent, or after `seconds`."""
+        self._finishing = True
+        self._end_loans()
+        self._wanted.set()  # all may have been lent
         try:
             async with asyncio.timeout(seconds):
                 await self._all_sent.wait()

@@ -11,9 +11,13 @@ from typing import Final
 
 from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.storage import AnySession, Store
-from faststream_outbox.storage.commits import may_notify
+from faststream_outbox.storage.commits import in_savepoint, may_notify
+from faststream_outbox.storage.sessions.raw import RawConnection, raw_connection
+from faststream_outbox.wakeup.commit_watch import CommitWatch
+from faststream_outbox.wakeup.control_reader import ControlReader
 from faststream_outbox.wakeup.listener import Listener
-from faststream_outbox.wakeup.notifier import SPACING, Notifier
+from faststream_outbox.wakeup.node_registrar import NodeRegistrar
+from faststream_outbox.wakeup.notifier import SPACING, Loan, Notifier
 
 # How many seconds the last announcements may take during a stop.
 _LAST_ANNOUNCEMENTS: Final = 3.0
@@ -43,36 +47,51 @@ class Wakeup:
         # Called for queues that nobody has subscribed to.
         self._others: list[Wake] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        # When other processes were last notified, or a transaction was asked to notify them.
+        # When a transaction was last asked to notify other processes.
         self._notified_at = -math.inf
+        # The driver's connections that have published, and may have committed since.
+        self._commits = CommitWatch(self._announce_now)
         self._notifier: Notifier | None = None
         self._listener: Listener | None = None
+        self._control_reader: ControlReader | None = None
+        self._registrar: NodeRegistrar | None = None
 
     def start(self, *, listen: bool) -> None:
         """Start to announce commits and, with `listen`, now or in a later call, to receive what others announce."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # not started, or started in an event loop that has ended
-            self._loop, self._listener = loop, None
+            self._loop, self._listener, self._control_reader, self._registrar = loop, None, None, None
             self._notifier = Notifier(self._notify, self._monitor)
             self._notifier.start()
         if listen and self._listener is None:
-            self._listener = Listener(self._store, self._receive, self._monitor)
+            if self._store.registry is not None:
+                self._registrar = NodeRegistrar(self._store.nodes, self._store.registry, self._monitor)
+                self._registrar.start()
+            self._listener = Listener(self._store, self._receive, self._monitor, self._registrar)
             self._listener.start()
+            if self._store.control_table is not None:
+                self._control_reader = ControlReader(self._store, lambda: self._receive(""), self._monitor)
+                self._control_reader.start()
 
     async def stop(self) -> None:
         """Send the announcements that are still waiting, for a few seconds at most, and stop."""
         await asyncio.sleep(0)  # commits of other threads that are under way arrive first
+        self._commits.finish()
         notifier, listener, self._notifier, self._listener = self._notifier, self._listener, None, None
+        reader, self._control_reader = self._control_reader, None
+        registrar, self._registrar = self._registrar, None
         self._loop = None
-        if listener is not None:
-            await listener.stop()
+        # The row of this node goes before its lock: no other node has to remove it.
+        for part in (reader, registrar, listener):
+            if part is not None:
+                await part.stop()
         if notifier is not None:
             await notifier.finish(_LAST_ANNOUNCEMENTS)
 
     @property
     def alive(self) -> bool:
         """Whether every loop that was started is running."""
-        parts = (self._notifier, self._listener)
+        parts = (self._notifier, self._listener, self._control_reader, self._registrar)
         return self._loop is not None and all(part is None or part.alive for part in parts)
 
     def subscribe(self, queues: Iterable[str], wake: Wake) -> Callable[[], None]:
@@ -83,28 +102,67 @@ class Wakeup:
         """Call `wake` whenever a queue to which nobody has subscribed may have new rows; return what ends it."""
         return _add(wake, [self._others])
 
-    def defer(self, session: AnySession, queue: str) -> bool:
+    def defer(self, session: AnySession, queue: str, *, inserts: bool = False) -> bool:
         """Announce a queue after the session's commit; return False if the INSERT must carry the notification itself.
 
-        It must while this is not started, because it may be gone when the commit comes. It also must when nothing was
-        announced for a while, because the notification then arrives a round trip earlier. Commits that carry one wait
-        for each other in Postgres, so there is one per `SPACING` at most.
+        It must while this is not started, because it may be gone when the commit comes. It also must when no other has
+        done so for a while, because the notification then arrives a round trip earlier, and is one for all that were
+        committed before. Commits that carry one wait for each other in Postgres, so there is one per `SPACING` at most.
+
+        Args:
+            session: What the caller publishes through.
+            queue: The name of the queue.
+            inserts: Whether the INSERT is sure to add a row: if it adds none, it notifies nobody.
+
         """
         if self._loop is None:
             return False
+        if (raw := raw_connection(session)) is not None:
+            return self._watch(raw, queue)
         first = _Commit(self._committed, queue)
         commit = self._store.after_commit(session, first, key=(self, queue))
         if not isinstance(commit, _Commit):
             return False
-        if commit is first and time.monotonic() >= self._notified_at + SPACING and may_notify(session):
-            self._notified_at = time.monotonic()
+        if commit is first and self._is_due() and may_notify(session):
             commit.notifies = True
+            # What a savepoint takes back is not sent, although the transaction commits.
+            if inserts and not in_savepoint(session):
+                commit.loan = self._lend(queue)
         # In a transaction that notifies by itself every INSERT carries the notification, which Postgres sends once: the
         # first INSERT may insert nothing, or be rolled back with a savepoint.
         return not commit.notifies
 
+    def _watch(self, raw: RawConnection, queue: str) -> bool:
+        """Announce a queue when a driver's connection has ended its transaction; return False as `defer` does."""
+        if _running_loop() is not self._loop or self._loop is None:
+            return False  # another thread cannot look at the connection
+        if self._is_due():
+            committed = self._commits.look(self._loop)
+            self._wake(committed)
+            if self._notifier is not None:
+                # Never repaid, because we do not see how the transaction ends; but one statement follows for many.
+                self._notifier.lend(queue, new=queue in committed)
+                self._notifier.put(committed - {queue})
+            return False
+        self._commits.add(self._loop, raw, queue)
+        return True
+
+    def _is_due(self) -> bool:
+        """Return whether a transaction should notify by itself, and count it as one that does."""
+        now = time.monotonic()
+        if now < self._notified_at + SPACING:
+            return False
+        self._notified_at = now
+        return True
+
+    def _lend(self, queue: str) -> Loan | None:
+        """Lend a queue to a transaction that notifies by itself: it does so for those that have committed before."""
+        return self._notifier.lend(queue) if self._notifier is not None and _running_loop() is self._loop else None
+
     def _committed(self, commit: "_Commit") -> None:
         """Wake and notify after a commit, which may have been made in any thread."""
+        if commit.loan is not None:
+            commit.loan.repaid = True
         loop = self._loop
         wake: Announce = self._wake if commit.notifies else self.announce
         if loop is None:
@@ -121,10 +179,16 @@ class Wakeup:
         Call it in the thread of the event loop.
         """
         names = set(queues)
-        self._notified_at = time.monotonic()
         self._wake(names)
         if self._notifier is not None:
             self._notifier.put(names)
+
+    def _announce_now(self, queues: Iterable[str]) -> None:
+        """Announce queues whose rows were committed a while ago."""
+        names = set(queues)
+        self._wake(names)
+        if self._notifier is not None:
+            self._notifier.put(names, now=True)
 
     async def _notify(self, queues: Iterable[str]) -> None:
         """Notify other processes on the listening connection, or on one from the pool if that does not work."""
@@ -156,6 +220,8 @@ class _Commit:
     queue: str
     # Whether the transaction itself notifies other processes, with each of its statements.
     notifies: bool = False
+    # Whether it also notifies for those that have committed before.
+    loan: Loan | None = None
 
     def __call__(self) -> None:
         self.after(self)

@@ -14,6 +14,7 @@ from faststream_outbox.storage import NewRow
 from tests.backends import PostgresBackend
 from tests.engine.pipelines import fill
 from tests.engine.subscriber_process import POISON, Orders
+from tests.killed_processes import ProcessGroup
 from tests.waiting import until
 
 # More of them on demand; a few in CI.
@@ -35,36 +36,18 @@ async def orders(postgres: PostgresBackend, tmp_path: Path) -> Orders:
 
 
 @pytest.fixture
-async def processes(orders: Orders) -> AsyncIterator["ProcessGroup"]:
+async def processes(orders: Orders) -> AsyncIterator["ProcessGroup[Orders]"]:
     processes = ProcessGroup(orders)
     yield processes
     await processes.kill_all()
 
 
-class ProcessGroup:
-    """The processes of a test."""
-
-    def __init__(self, orders: Orders) -> None:
-        self.orders = orders
-        self.processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self) -> asyncio.subprocess.Process:
-        process = await self.orders.start()
-        self.processes.append(process)
-        return process
-
-    async def until_started(self, count: int) -> None:
-        await until(lambda: len(self.orders.started()) >= count)
-
-    async def kill_all(self) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+async def until_started(orders: Orders, count: int) -> None:
+    await until(lambda: len(orders.started()) >= count)
 
 
 async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
-    postgres: PostgresBackend, processes: ProcessGroup
+    postgres: PostgresBackend, processes: ProcessGroup[Orders]
 ) -> None:
     """Nine innocent rows are claimed beside it, each time; with three deliveries for each, only it runs out of them."""
     processes.orders.options |= {"max_deliveries": 3}
@@ -85,7 +68,9 @@ async def test_a_row_that_kills_its_process_is_the_only_one_that_dies_of_it(
     assert started == {str(n): 1 for n in range(9)}, "and the others ran, once, because they had not begun before"
 
 
-async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend, processes: ProcessGroup) -> None:
+async def test_processes_that_are_killed_lose_nothing(
+    postgres: PostgresBackend, processes: ProcessGroup[Orders]
+) -> None:
     rng = random.Random(5)
     processes.orders.handler_seconds = 0.005
     processes.orders.options |= {"max_workers": 4, "fetch_batch_size": 10}
@@ -96,7 +81,7 @@ async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend,
             await postgres.insert(*(NewRow("q", b"%d" % (published + n)) for n in range(60)))
             published += 60
             # Something has been done since the last death, and more is under way.
-            await processes.until_started(len(processes.orders.started()) + rng.randint(1, 50))
+            await until_started(processes.orders, len(processes.orders.started()) + rng.randint(1, 50))
             victim = running.pop(rng.randrange(PROCESSES))
             victim.kill()
             await victim.wait()
@@ -108,14 +93,14 @@ async def test_processes_that_are_killed_lose_nothing(postgres: PostgresBackend,
 
 
 async def test_a_terminated_process_gives_back_what_it_had_not_begun(
-    postgres: PostgresBackend, processes: ProcessGroup
+    postgres: PostgresBackend, processes: ProcessGroup[Orders]
 ) -> None:
     await fill(postgres, 20)
     processes.orders.handler_seconds, processes.orders.drain_seconds = 0.4, 0.5
     processes.orders.options |= {"max_workers": 2, "lease_ttl_seconds": 60.0}
     async with asyncio.timeout(30):
         process = await processes.start()
-        await processes.until_started(2)
+        await until_started(processes.orders, 2)
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
     left = await postgres.rows()

@@ -12,12 +12,13 @@ import pytest
 from sqlalchemy import MetaData
 
 from faststream_outbox import AdvisoryLocks, ConstantRetry, OutboxBroker, OutboxRouter, make_outbox_table
-from faststream_outbox.cli.brokers import make_broker
+from faststream_outbox.cli.database import make_engine
 from faststream_outbox.cli.errors import UsageError
-from faststream_outbox.cli.logs import LOGGER
-from faststream_outbox.cli.outbox import make_engine, make_outbox
-from faststream_outbox.cli.program import make_relay
-from faststream_outbox.cli.settings import RelaySettings
+from faststream_outbox.cli.relay.brokers import make_broker
+from faststream_outbox.cli.relay.logs import LOGGER
+from faststream_outbox.cli.relay.outbox import make_outbox
+from faststream_outbox.cli.relay.program import make_relay
+from faststream_outbox.cli.relay.settings import RelaySettings
 from faststream_outbox.engine.options import DEFAULTS, SubscriberOptions
 from faststream_outbox.fastapi import OutboxRouter as FastAPIRouter
 from faststream_outbox.relay import Relay

@@ -125,8 +125,7 @@ async def test_max_deliveries_buries_without_handling(backend: Backend) -> None:
 
 async def test_suspects_run_alone(backend: Backend) -> None:
     await fill(backend, 30)
-    await backend.claim("q", limit=5, lease_seconds=1)
-    await backend.pass_time(2)
+    await backend.make_suspects("q", limit=5)
     at_once = 0
     beside_a_suspect: list[int] = []
 
@@ -148,8 +147,7 @@ async def test_suspects_run_alone(backend: Backend) -> None:
 
 async def test_many_suspects_do_not_wait_for_an_idle_look_between_them(backend: Backend) -> None:
     await fill(backend, 8)
-    await backend.claim("q", limit=8, lease_seconds=1)
-    await backend.pass_time(2)
+    await backend.make_suspects("q", limit=8)
 
     async def handle(_row: OutboxRow) -> Outcome:
         await asyncio.sleep(0.3)  # two of them fill the time that suspects get at once

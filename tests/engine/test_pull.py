@@ -102,8 +102,7 @@ async def test_a_row_that_is_held_for_longer_than_its_lease_is_kept(backend: Bac
 
 async def test_a_suspect_is_pulled_too_when_nothing_else_is_held(backend: Backend) -> None:
     await fill(backend, 2)
-    await backend.claim("q", limit=1, lease_seconds=1)
-    await backend.pass_time(2)
+    await backend.make_suspects("q", limit=1)
     async with pulling(backend) as puller:
         fresh = await puller.pull(5)
         assert fresh is not None
@@ -119,8 +118,7 @@ async def test_a_suspect_is_pulled_too_when_nothing_else_is_held(backend: Backen
 
 async def test_a_suspect_is_not_starved_by_a_busy_queue(backend: Backend) -> None:
     await fill(backend, 1)
-    await backend.claim("q", limit=1, lease_seconds=1)
-    await backend.pass_time(2)
+    await backend.make_suspects("q", limit=1)
     async with pulling(backend, lease_ttl_seconds=1.0) as puller:
         async with asyncio.timeout(20):
             while True:
@@ -264,8 +262,7 @@ async def test_a_row_of_a_caller_that_left_goes_to_the_next(backend: Backend) ->
 
 async def test_rows_are_pulled_beside_a_suspect_that_a_caller_holds(backend: Backend) -> None:
     await fill(backend, 1)
-    await backend.claim("q", limit=1, lease_seconds=1)
-    await backend.pass_time(2)
+    await backend.make_suspects("q", limit=1)
     async with pulling(backend) as puller:
         suspect = await puller.pull(5)
         assert suspect is not None

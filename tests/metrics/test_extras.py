@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from faststream_outbox._installation import needs_extra
+
 
 @pytest.mark.parametrize(
     ("module", "missing", "extra"),
@@ -23,4 +25,4 @@ def test_a_missing_extra(module: str, missing: str, extra: str) -> None:
     assert ended.returncode == 1
     last_line = ended.stderr.strip().splitlines()[-1]
     assert last_line.startswith("ImportError: ")
-    assert last_line.endswith(f"needs: pip install 'faststream-outbox[{extra}]'")
+    assert last_line.endswith(needs_extra("", extra))

@@ -78,6 +78,7 @@ async def test_exact_values(engine: AsyncEngine, *, keep_dead: bool) -> None:
         ("outbox", "orders", "success"): 10
     }
     assert prometheus("published_messages_duration_seconds_count", "destination") == {"orders": 10}
+    assert prometheus("outbox_retried_total", "handler") == {"Handle": 3}
     assert prometheus("outbox_terminal_total", "reason") == {"retry_terminal": 1, "rejected": 1}
     assert prometheus("outbox_lease_lost_total", "handler", "phase") == {("Handle", "terminal"): 1}
     dead = {"retry_terminal": 1, "rejected": 1} if keep_dead else {}
@@ -97,6 +98,7 @@ async def test_exact_values(engine: AsyncEngine, *, keep_dead: bool) -> None:
     }
     assert read("messaging.publish.messages", "messaging.outbox.status") == {"success": 10}
     assert read("messaging.publish.duration", "messaging.destination.name") == {"orders": 10}
+    assert read("messaging.outbox.retried", "messaging.outbox.handler", "error.type") == {("Handle", "ValueError"): 3}
     assert read("messaging.outbox.lease_lost", "messaging.outbox.lease_phase") == {"terminal": 1}
     assert read("messaging.outbox.dlq_written", "messaging.outbox.dlq_reason") == dead
     assert sum(read("messaging.outbox.fetch.batches", "messaging.destination.name").values()) >= 1

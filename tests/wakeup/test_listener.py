@@ -1,6 +1,7 @@
 """A LISTEN that is lost, loudly or silently: it is noticed, said, and mended."""
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -40,6 +41,17 @@ async def listening(engine: AsyncEngine) -> AsyncIterator[tuple[Reports, Wakes]]
 async def tell(postgres: PostgresBackend) -> None:
     async with postgres.transaction() as session:
         await postgres.store.insert(session, NewRow("q", b""), notify=True)
+
+
+async def test_who_listens_after_a_fork_is_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    before = store.nodes.own.id
+    for process, is_another in ((os.getpid(), False), (2**40, True)):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        wakeup = Wakeup(store, Reports())
+        wakeup.start(listen=True)
+        await wakeup.stop()
+        assert (store.nodes.own.id != before) is is_another
 
 
 async def test_a_killed_listen_is_said_and_mended(postgres: PostgresBackend, outbox_postgres: Database) -> None:

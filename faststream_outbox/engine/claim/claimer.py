@@ -4,16 +4,24 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.key_claims import LOOK_EVERY, KeyClaims
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
+from faststream_outbox.engine.claim.pauses import Pauses
+from faststream_outbox.engine.claim.recovery import Recovery
 from faststream_outbox.engine.claim.suspects import Suspects
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.storage.clock import lease_now
+
+# How long the first claim waits for the lock of this node: a connection is open in milliseconds, or there is a fault.
+_LONGEST_WAIT_FOR_LOCK: Final = 2.0
+_BETWEEN_LOOKS_AT_LOCK: Final = 0.002
+# How long it waits to know which queues are paused: a database that does not answer does not answer claims either.
+_LONGEST_WAIT_FOR_CONTROL: Final = 30.0
 
 
 class Demand(Protocol):
@@ -43,14 +51,17 @@ class Claimer(Loop):
     def __init__(self, context: EngineContext, demand: Demand, keys: KeyClaims) -> None:
         super().__init__(context.monitor)
         self._ledger = context.ledger
+        self._nodes = context.store.nodes
+        self._control = context.store.control
         self._demand = demand
         self._keys = keys
         self._rows_per_claim = context.options.rows_per_claim
         self._idle_wait = IdleWait(context.options)
-        self._claims = LedgerClaims(context, keys)
-        self._suspects = Suspects(
-            *(context, self._claims, self._idle_wait, self._wait_for_handlers), wait_to_be_alone=not demand.for_callers
-        )
+        self.pauses = Pauses(context)
+        self._claims = LedgerClaims(context, keys, self.pauses)
+        self._recovery = Recovery(context, self._claims)
+        parts = (context, self._claims, self._recovery, self._idle_wait, self._wait_for_handlers)
+        self._suspects = Suspects(*parts, wait_to_be_alone=not demand.for_callers)
         self._claimed_at = -math.inf
         self._resumed_at = -math.inf
         self._waits_for_handlers = False
@@ -63,6 +74,7 @@ class Claimer(Loop):
         # When to look for rows without a key again, while there are keys to claim.
         self._keyless_at = -math.inf
         self._paused = False
+        self._left_out: frozenset[str] = frozenset()
         self._open = asyncio.Event()
         self._open.set()
 
@@ -78,7 +90,20 @@ class Claimer(Loop):
 
     def pause_queues(self, queues: Collection[str]) -> None:
         """Claim nothing from these queues until the next call."""
-        self._claims.cursor.paused = self._keys.paused = frozenset(queues)
+        self._left_out = frozenset(queues)
+        self._leave_out()
+
+    def obey(self) -> None:
+        """Claim nothing from the queues that operators have paused, and give back their rows that were not started."""
+        if self.pauses.update():
+            self._leave_out()
+            self.pauses.give_back()
+
+    def _leave_out(self) -> None:
+        before, now = self._claims.cursor.paused, self._left_out | self.pauses.queues
+        self._claims.cursor.paused = self._keys.paused = now
+        if before - now:
+            self._claims.cursor.restart()  # rows that were given back lie before the marks
         self._open_if_any()
         self._idle_wait.wake()  # rows may wait in those that are not paused any more
 
@@ -90,7 +115,9 @@ class Claimer(Loop):
             self._open.set()
 
     def wake(self) -> None:
-        """Look for rows now: some may have been committed."""
+        """Look for rows now: some may have been committed, or a queue was paused or resumed."""
+        if self.pauses.changed:
+            self.obey()
         self._idle_wait.wake()
 
     def expect(self, seconds: float) -> None:
@@ -113,10 +140,12 @@ class Claimer(Loop):
     async def step(self) -> None:
         """Claim as many rows as there is room for; when none is left to claim, wait for more."""
         await self._wait_for_room()
-        # The cursor, which bounds the look for suspects, is set by the first claim.
-        if self._claimed_at > -math.inf and self._suspects.are_due:
-            await self._suspects.run()
-        room = min(self._rows_per_claim, self._demand.rows_wanted(self._ledger))
+        # The cursor, which bounds the look for rows of dead processes, is set by the first claim.
+        if self._claimed_at == -math.inf:
+            await self._wait_for_lock()
+        else:
+            await self._recover_rows()
+        room = self._room()
         if not room:
             return
         self._woken_for_keys |= self._idle_wait.clear_wake()
@@ -141,6 +170,33 @@ class Claimer(Loop):
             return
         if not claim.more and not self._keys.more:
             await self._wait_for_rows()
+
+    def _room(self) -> int:
+        """Return how many rows to claim now; 0 if all queues are paused."""
+        if self.pauses.changed:
+            self.obey()
+        return min(self._rows_per_claim, self._demand.rows_wanted(self._ledger)) if self._open.is_set() else 0
+
+    async def _wait_for_lock(self) -> None:
+        """Wait a moment for the first look: rows that are claimed without the lock of this node are recovered late.
+
+        It also says which queues are paused.
+        """
+        began = time.monotonic()
+        while self._waits_for_look(time.monotonic() - began):  # noqa: ASYNC110 - a node outlives event loops
+            await asyncio.sleep(_BETWEEN_LOOKS_AT_LOCK)
+
+    def _waits_for_look(self, waited: float) -> bool:
+        if self._control.read_expected:
+            return waited < _LONGEST_WAIT_FOR_CONTROL
+        return self._nodes.lock_expected and waited < _LONGEST_WAIT_FOR_LOCK
+
+    async def _recover_rows(self) -> None:
+        """Free the rows of processes that died, and run suspects, if it is time."""
+        if self._recovery.is_due:
+            await self._recovery.run()
+        if self._suspects.are_due:
+            await self._suspects.run()
 
     def _restart_keys(self) -> None:
         self._woken_for_keys = False
@@ -194,6 +250,7 @@ class Claimer(Loop):
         self._keys_failing_since = math.inf
         if claim.suspects:
             self._suspects.note_met()
+            self._recovery.note_met()
         return sum(len(run.rows) for run in claim.runs)
 
     async def _wait_for_rows(self) -> None:
@@ -205,6 +262,7 @@ class Claimer(Loop):
         self._keyless_at = -math.inf
 
     def _longest_wait(self) -> float:
-        """Return for how long to wait: until the next sweep for rows that were committed late, or for suspects."""
+        """Return for how long to wait: until the next sweep for rows that were committed late, or look for suspects."""
         sweep_in = self._claims.cursor.sweep_in(lease_now())
-        return min(math.inf if sweep_in is None else sweep_in, self._suspects.due_at - time.monotonic())
+        look_at = min(self._suspects.due_at, self._recovery.due_at)
+        return min(math.inf if sweep_in is None else sweep_in, look_at - time.monotonic())

@@ -67,7 +67,7 @@ class IdleWait:
         self._interval = min(self._interval * 2, self._max_interval)
         if due is not None:
             seconds = min(seconds, max(due, self._shortest))
-        if due == 0:
+        if due is not None and due <= 0:
             self._shortest = min(2 * self._shortest, self._max_interval)
         seconds = min(seconds, max(at_most, _SHORTEST))
         with suppress(TimeoutError):

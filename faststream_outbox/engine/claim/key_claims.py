@@ -67,7 +67,7 @@ class KeyClaims:
 
     @paused.setter
     def paused(self, queues: frozenset[str]) -> None:
-        self._fresh.paused = queues
+        self._fresh.paused = self._suspects.paused = queues
 
     @property
     def have_suspects(self) -> bool:
@@ -123,9 +123,21 @@ class KeyClaims:
             self._fresh.rest(set(queues) - await lane.queues_with_keys(queues))
         return not self._fresh.at_rest
 
+    async def recover(self, lane: StoreLane, *, max_deliveries: int | None) -> int:
+        """Free keys whose lease is over, at places where claims met some; return how many."""
+        recovered = 0
+        for place in [each for each in self._suspected if each[0] not in self.paused][:_LOOKS]:
+            self._suspects.go_to(*place)
+            recovered += await lane.recover_runs(
+                self._suspects, rows_per_key=self._rows_per_key, max_deliveries=max_deliveries
+            )
+        if recovered:
+            self.restart()
+        return recovered
+
     async def claim_suspect(self, lane: StoreLane) -> RunClaim | None:
         """Claim one key whose lease ran out, at one of the places where claims met some; None when there is none."""
-        for place in list(self._suspected)[:_LOOKS]:
+        for place in [each for each in self._suspected if each[0] not in self.paused][:_LOOKS]:
             self._suspects.go_to(*place)
             claim = await self._claim_runs(lane, self._suspects, keys=1, rows_per_key=self._rows_per_key, suspects=True)
             if claim.runs:

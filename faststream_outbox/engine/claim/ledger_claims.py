@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
+from faststream_outbox.engine.claim.pauses import Pauses
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
 from faststream_outbox.storage.contract import MAX_BYTES
@@ -54,12 +55,14 @@ class LedgerClaims:
     Only this process knows which rows it leased, so rows are added even if the claimer is stopped during the claim.
     """
 
-    def __init__(self, context: EngineContext, keys: KeyClaims) -> None:
+    def __init__(self, context: EngineContext, keys: KeyClaims, pauses: Pauses) -> None:
+        self._pauses = pauses
         self._lane = context.claim_lane
         self._ledger = context.ledger
         self._row_events = context.row_events
         self._keys = keys
         self._lease_seconds = context.options.lease_ttl_seconds
+        self._max_deliveries = context.options.max_deliveries
         self._rows_size = ClaimSize()
         self._runs_size = ClaimSize()
         self.cursor = ClaimCursor(context.queues)
@@ -93,6 +96,20 @@ class LedgerClaims:
             return bool(claim.rows)
         return await self._claim(self._keys.claim_suspect, self._add_runs) is not None
 
+    async def recover(self) -> bool:
+        """Free rows and keys whose lease is over; return whether there were some."""
+        most = self._max_deliveries
+        recovered = await self._lane.run(lambda lane: lane.recover(self.cursor, max_deliveries=most))
+        if recovered:
+            self.cursor.restart()  # they lie before the marks, where only a sweep finds them
+        if self._keys.have_suspects:
+            recovered += await self._lane.run(lambda lane: self._keys.recover(lane, max_deliveries=most))
+        return recovered > 0
+
+    def restart_keys(self) -> None:
+        """Look at all keys again."""
+        self._keys.restart()
+
     async def next_due(self) -> float | None:
         """Return in how many seconds the next row is due; None when no row waits."""
         return self._keys.sooner(await self._lane.run(lambda lane: lane.next_due(self.cursor)))
@@ -113,6 +130,7 @@ class LedgerClaims:
             raise
         if add(claim) and size is not None:
             size.grow(time.monotonic() - began)
+        self._pauses.give_back()  # a queue may have been paused during the claim
         if size is not None:
             self._ledger.admit_added()
         task = asyncio.current_task()

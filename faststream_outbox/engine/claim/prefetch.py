@@ -12,7 +12,8 @@ LONGEST_RUN: Final = 0.1
 # Until the first handler has ended, its duration is unknown: claim this many rows ahead, or as many as can run at once
 # if that is more.
 _AT_FIRST: Final = 200
-# Claim no more rows while those in hand have this many bytes: large rows must not fill the memory.
+# Claim no more rows while those in hand, and the answers to them that are not written yet, have this many bytes, and
+# call no handler while the answers alone do: large messages must not fill the memory.
 MOST_BYTES: Final = 64 * 2**20
 # The weight of one row's duration in the moving average.
 _WEIGHT: Final = 0.2
@@ -44,7 +45,9 @@ class Prefetch:
     def rows_wanted(self, ledger: Ledger) -> int:
         """Return how many rows to claim now; 0 while enough are in hand."""
         # Rows whose outcome is being written leave room for others, unless writing does not keep up.
-        if ledger.occupied > self.refill_at or ledger.finished > self.capacity or ledger.bytes >= MOST_BYTES:
+        if ledger.occupied > self.refill_at or ledger.finished > self.capacity:
+            return 0
+        if ledger.bytes + ledger.output_bytes >= MOST_BYTES:
             return 0
         return self.capacity - ledger.occupied
 

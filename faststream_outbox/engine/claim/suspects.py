@@ -1,4 +1,4 @@
-"""Suspects: rows whose last lease ran out, perhaps because their handler crashed its process."""
+"""Suspects: rows that two processes did not settle, perhaps because their handler crashed both."""
 
 import math
 import time
@@ -7,6 +7,7 @@ from typing import Final
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
 from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
+from faststream_outbox.engine.claim.recovery import Recovery
 from faststream_outbox.engine.context import EngineContext
 
 # While a suspect runs, nothing else does: suspects get at most half of the time, in slices of this length.
@@ -29,6 +30,7 @@ class Suspects:
         self,
         context: EngineContext,
         claims: LedgerClaims,
+        recovery: Recovery,
         idle_wait: IdleWait,
         wait_for_handlers: WaitForHandlers,
         *,
@@ -36,6 +38,7 @@ class Suspects:
     ) -> None:
         self._context = context
         self._claims = claims
+        self._recovery = recovery
         self._ledger = context.ledger
         self._idle_wait = idle_wait
         self._wait_for_handlers = wait_for_handlers
@@ -75,6 +78,9 @@ class Suspects:
     async def run(self) -> None:
         """Claim suspects, one by one, and run each alone."""
         expected = self._may_be_left
+        # First, because a row that comes back for the first time need not be alone.
+        if await self._recovery.run():
+            self._idle_wait.wake()
         await self._run()
         if expected and not self._may_be_left:
             # A suspect that was met and cannot be claimed is locked by a transaction: do not look again at once.

@@ -5,13 +5,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, Prefetch
+from faststream_outbox.engine.claim.prefetch import LONGEST_RUN, MOST_BYTES, Prefetch
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.dispatch.batcher import Batcher
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.runtime.loop import Loop, let_others_run
 from faststream_outbox.storage import Dead, OutboxRow, Outcome, Retry, Settlement
 from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.contract import MAX_BYTES
+from faststream_outbox.storage.nodes import node_of
 from faststream_outbox.storage.outcomes import blocks_its_key, give_up
 
 # Handles rows in one call and returns the settlement of each, but for those that it settled or gave back before; of a
@@ -25,6 +27,10 @@ _DELAY_AFTER_BUG: Final = 1.0
 # Handlers that never wait would keep claims and settles from running. Workers let the event loop run this often: long
 # compared with a turn of the loop, short compared with a round trip to the database.
 _LONGEST_BURST: Final = 0.001
+
+
+# How long to wait between looks at whether this node has seen its lock again, after the event loop was blocked.
+_BETWEEN_LOOKS_AT_LOCK: Final = 0.01
 
 
 class Worker(Loop):
@@ -47,6 +53,8 @@ class Worker(Loop):
         interruptible: bool,
     ) -> None:
         super().__init__(context.monitor)
+        self._context = context
+        self._node = context.store.nodes.own
         self._ledger = context.ledger
         self._row_events = context.row_events
         self._on_dead = context.options.on_dead
@@ -62,7 +70,12 @@ class Worker(Loop):
         if time.monotonic() >= self._burst_ends_at:
             await let_others_run()
             self._burst_ends_at = time.monotonic() + _LONGEST_BURST
+        while self._ledger.output_bytes >= MOST_BYTES:
+            await self._ledger.wait_for_change()  # until answers are written
         gathered, now = await self._batcher.gather(), lease_now()
+        # Rows wait in the order of their claims: if the first is not in doubt, none is.
+        if gathered and self._node.may_doubt(gathered[0].claimed_at, now):
+            gathered, now = await self._give_back_doubtful(gathered), lease_now()
         rows = [row for row in gathered if self._may_start(row, now)]
         if rows and rows[0].ordered:
             await self._handle_run(rows[0])
@@ -72,6 +85,21 @@ class Worker(Loop):
             self._settler.put(*settlements)
             if error is not None:
                 raise error
+
+    async def _give_back_doubtful(self, gathered: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """Return the rows that no other process can have taken, and give back the rest.
+
+        If the event loop was blocked, this node only has to look at its lock again.
+        """
+        leased = any(node_of(row.lease.token) is not None for row in gathered)
+        while leased and self._node.locked and lease_now() >= self._node.sure_until:  # noqa: ASYNC110 - it outlives loops
+            await asyncio.sleep(_BETWEEN_LOOKS_AT_LOCK)
+        now = lease_now()
+        sure, doubtful = list[OutboxRow](), list[OutboxRow]()
+        for row in gathered:
+            (sure if self._node.vouches_for(row.lease.token, row.claimed_at, now) else doubtful).append(row)
+        await self._context.give_back(self._ledger.remove(row.lease for row in doubtful))
+        return sure
 
     def _may_start(self, row: OutboxRow, now: float) -> bool:
         """Return whether a row may be handled; one whose lease is over, or that was delivered too often, is not."""
@@ -88,10 +116,10 @@ class Worker(Loop):
         """Handle the rows of one key in order, in one call each or all in one, up to the first that fails."""
         done: list[Settlement] = []
         error: BaseException | None = None
-        settle_at = time.monotonic() + LONGEST_RUN
+        settle_at, output_bytes = time.monotonic() + LONGEST_RUN, 0
         early: _EarlySettle | None = None  # one for a run: a timer for each message would cost as much as the rest here
         for rows in self._calls(head):
-            if done and (not head.surely_ours or time.monotonic() >= settle_at):
+            if done and (not self._holds(head) or time.monotonic() >= settle_at or self._is_large(output_bytes)):
                 break  # the rows that are left are free again once these are settled
             if done:
                 early = early or _EarlySettle(self._settler, head, done, settle_at)
@@ -104,6 +132,7 @@ class Worker(Loop):
                 early = None
             self._batcher.learn(settlements)
             done.extend(settlements)
+            output_bytes += sum([each.output_bytes for each in settlements])
             if error is not None or _ends_run(settlements, rows):
                 break
         if early is not None:
@@ -112,6 +141,14 @@ class Worker(Loop):
             self._settler.put(_settlement_of_run(head, done))
         if error is not None:
             raise error
+
+    def _holds(self, head: OutboxRow) -> bool:
+        now = lease_now()
+        return now < head.held_until and self._node.vouches_for(head.lease.token, head.claimed_at, now)
+
+    def _is_large(self, output_bytes: int) -> bool:
+        """Return whether the answers of a run are enough for one statement, or those of all runs for the memory."""
+        return output_bytes >= MAX_BYTES or self._ledger.output_bytes >= MOST_BYTES
 
     def _calls(self, head: OutboxRow) -> list[list[OutboxRow]]:
         if self._batcher.max_records > 1:
@@ -128,7 +165,9 @@ class Worker(Loop):
             row.began_at = began_at
         self._row_events.dispatched(rows)
         try:
-            return await self._handle(rows), None
+            settlements = await self._handle(rows)
+            self._note_outputs(rows, settlements)
+            return settlements, None  # noqa: TRY300 - what the lines before raise is caught too
         except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rows are settled
             stopped = isinstance(error, asyncio.CancelledError) and self._stopping
             # A handler in a thread runs on. Its rows keep their leases, or they would be handled twice at a time.
@@ -140,6 +179,11 @@ class Worker(Loop):
             self._ledger.finish(rows)
             self._prefetch.observe(rows[0].duration / len(rows))
             self._ledger.free_places(unused)
+
+    def _note_outputs(self, rows: Sequence[OutboxRow], settlements: Sequence[Settlement]) -> None:
+        for each in settlements:
+            if size := each.output_bytes:
+                self._ledger.add_outputs(next(row for row in rows if row.id == each.lease.row_id), size)
 
 
 def _ends_run(settlements: Sequence[Settlement], rows: Sequence[OutboxRow]) -> bool:

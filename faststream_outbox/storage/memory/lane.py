@@ -1,6 +1,5 @@
 """A connection to a store in memory: the same operations as on Postgres, on rows in a dict."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, islice, takewhile
@@ -10,13 +9,24 @@ from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
-from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, QueueStats, StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.memory.counts import queue_counts
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
 from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPlan, Run, RunClaim, finite
-from faststream_outbox.storage.ordering.states import BLOCKED, state_of
 from faststream_outbox.storage.ordering.strategies import HashShards, Shard, ShardHolder, ShardLease, fair_share
-from faststream_outbox.storage.outcomes import Ack, Dead, Outcome, Park, Retry, Settled, Settlement
+from faststream_outbox.storage.outcomes import (
+    Ack,
+    Dead,
+    Outcome,
+    Park,
+    Retry,
+    Settled,
+    Settlement,
+    clean_exception_text,
+)
+from faststream_outbox.storage.parking import with_failure
+from faststream_outbox.storage.queue_stats import QueueStats
 from faststream_outbox.storage.rows import Lease, OutboxRow
 
 
@@ -50,7 +60,7 @@ class MemoryLane(StoreLane):
         began, now = lease_now(), self._store.clock()
         expired = [
             row
-            for queue, end in cursor.reach.items()
+            for queue, end in cursor.ends.items()
             for row in self._due(queue, now)
             if row.acquired_token is not None and row.lease_expires_epoch <= now and row.position <= end
         ]
@@ -59,6 +69,30 @@ class MemoryLane(StoreLane):
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
+
+    async def recover(self, cursor: ClaimCursor, *, max_deliveries: int | None = None) -> int:
+        """Free rows whose lease ran out, but for suspects."""
+        now = self._store.clock()
+        back = [
+            row
+            for queue, end in cursor.reach.items()
+            for row in self._due(queue, now)
+            if row.position <= end and _comes_back(row, now, max_deliveries)
+        ]
+        for row in back:
+            unlease(row)
+        return len(back)
+
+    async def recover_runs(self, cursor: KeyCursor, *, rows_per_key: int, max_deliveries: int | None = None) -> int:
+        """Free keys whose lease ran out, but for suspects."""
+        now, plan = self._store.clock(), cursor.plan()
+        keyed = (rows for rows in self._store.rows_by_key() if _is_behind(rows[0], plan))
+        back = [rows for rows in keyed if _comes_back(rows[0], now, max_deliveries)]
+        for head, *behind in back:
+            unlease(head)
+            for row in behind[: rows_per_key - 1]:
+                row.acquired_epoch = now
+        return len(back)
 
     async def claim_runs(
         self,
@@ -157,6 +191,9 @@ class MemoryLane(StoreLane):
             row.lease_expires_epoch = self._store.clock() + seconds
         return frozenset(held)
 
+    async def leave_running(self, leases: Iterable[Lease]) -> None:
+        """Do nothing: here only the time of a lease ends it."""
+
     async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
         """Release rows that were not handled."""
         released = set()
@@ -219,6 +256,8 @@ class MemoryLane(StoreLane):
                 elif row.first_attempt_epoch is None:
                     row.first_attempt_epoch = now
                 row.last_attempt_epoch = now if last_attempt_at is None else last_attempt_at.timestamp()
+                if (failure := clean_exception_text(outcome.failure)) is not None:
+                    row.headers_json = with_failure(row.headers_json, failure)
 
     def _held(self, lease: Lease) -> OutboxRow | None:
         row = self._store.rows.get(lease.row_id)
@@ -236,36 +275,7 @@ class MemoryLane(StoreLane):
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
-        queues = {row.queue for row in self._store.rows.values()} | {dead.row.queue for dead in self._store.dead}
-        return [self._queue_stats(queue) for queue in sorted(queues)]
-
-    def _queue_stats(self, queue: str) -> QueueStats:
-        now = self._store.clock()
-        rows = [row for row in self._store.rows.values() if row.queue == queue]
-        heads: dict[str, OutboxRow] = {}
-        for row in sorted(rows, key=attrgetter("id")):
-            if row.entity_key is not None:
-                heads.setdefault(row.entity_key, row)
-        head_states = [state_of(head, now) for head in heads.values()]
-        counts_as = [_counts_as(row, None if row.entity_key is None else heads[row.entity_key], now) for row in rows]
-        counts = Counter(counts_as)
-        due = [(row.next_attempt_epoch, counted) for row, counted in zip(rows, counts_as, strict=True)]
-        ready = [at for at, counted in due if counted == "ready"]
-        late = [at for at, counted in due if counted in ("ready", "in_flight", "expired")]
-        return QueueStats(
-            queue=queue,
-            ready=counts["ready"],
-            scheduled=counts["scheduled"],
-            in_flight=counts["in_flight"],
-            expired=counts["expired"],
-            blocked=counts["blocked"],
-            blocked_keys=sum(state in BLOCKED for state in head_states),
-            parked_keys=head_states.count("parked"),
-            dead=sum(dead.row.queue == queue for dead in self._store.dead),
-            oldest_ready_age=now - min(ready) if ready else None,
-            oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
-            oldest_due_age=now - min(late) if late else None,
-        )
+        return [counts.to_stats() for counts in queue_counts(self._store)]
 
     async def unserved(self, known: Collection[str]) -> dict[str, int]:
         """Count the due rows of queues that nobody reads."""
@@ -273,18 +283,6 @@ class MemoryLane(StoreLane):
 
     async def ping(self) -> None:
         """Do nothing: memory always answers."""
-
-
-def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:
-    """Return as what a row is counted in its queue; a row with a key depends on its head."""
-    state = state_of(row, now)
-    if state in ("in_flight", "expired"):
-        return state
-    if head is row and state == "parked":
-        return "blocked"
-    if head is not None and head is not row and state_of(head, now) != "ready":
-        return "blocked"
-    return "ready" if state == "ready" else "scheduled"
 
 
 def _within_bytes(rows: Sequence[OutboxRow], max_bytes: int) -> list[OutboxRow]:
@@ -300,11 +298,24 @@ def _bounded(runs: Sequence[Sequence[OutboxRow]], max_rows: int, max_bytes: int)
     return [list(run) for _, run in groupby(fitting, key=attrgetter("entity_key"))]
 
 
+def _is_behind(head: OutboxRow, plan: KeyPlan) -> bool:
+    """Return whether a key is in the plan's queue, after its position."""
+    return head.queue == plan.queue and (head.entity_key or "", head.id) > plan.after
+
+
 def _is_wanted(head: OutboxRow, plan: KeyPlan) -> bool:
     """Return whether a key is in the plan's queue, after its position, and in one of its shards."""
     key, ordering = head.entity_key or "", plan.ordering
     in_shard = not isinstance(ordering, HashShards) or crc32(key.encode()) % ordering.count in plan.shards
-    return head.queue == plan.queue and in_shard and (key, head.id) > plan.after
+    return in_shard and _is_behind(head, plan)
+
+
+def _comes_back(row: OutboxRow, now: float, max_deliveries: int | None) -> bool:
+    """Return whether a recovery frees a row: its lease ran out, and it is no suspect."""
+    if row.acquired_token is None or row.lease_expires_epoch > now:
+        return False
+    last = max_deliveries is not None and row.deliveries_count >= max_deliveries - 1
+    return not last and row.deliveries_count - row.attempts_count < 2  # noqa: PLR2004 - two deliveries without an end
 
 
 def _may_follow(row: OutboxRow, now: float) -> bool:

@@ -16,13 +16,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import Listening, Store, StoreLane, TimerConflict, check_session
+from faststream_outbox.storage.contract import Store, StoreLane
 from faststream_outbox.storage.handler_transaction import GivenTransaction
+from faststream_outbox.storage.listening import Listening
+from faststream_outbox.storage.memory.acts import MemoryActs
+from faststream_outbox.storage.memory.admin import MemoryAdmin
 from faststream_outbox.storage.memory.lane import MemoryLane
 from faststream_outbox.storage.memory.table import MemoryTable, due_of, unlease
+from faststream_outbox.storage.nodes import Look, Node
 from faststream_outbox.storage.ordering.states import (
     KeyAction,
-    KeyState,
     ParkKey,
     ReleaseKey,
     RetryKey,
@@ -31,6 +34,7 @@ from faststream_outbox.storage.ordering.states import (
 )
 from faststream_outbox.storage.outcomes import HANDLED, Ack, Dead, Settlement
 from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
+from faststream_outbox.storage.publishing import TimerConflict, check_session
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
 _P = ParamSpec("_P")
@@ -44,9 +48,13 @@ class MemoryStore(MemoryTable, Store):
     """
 
     keeps_shards = True
+    has_transactions = False
 
     def __init__(self, *, keep_dead: bool = True, clock: Callable[[], float] = time.time) -> None:
         MemoryTable.__init__(self, keep_dead=keep_dead, clock=clock)
+        Store.__init__(self)
+        self.admin = MemoryAdmin(self, self._send)
+        self.acts = MemoryActs(self, self._send)
         # The session that handlers get as `OutboxSession`; a test gives it, because there is no database to open one.
         self.handler_session: AsyncSession | None = None
         self._listeners: list[Callable[[str], None]] = []
@@ -70,6 +78,11 @@ class MemoryStore(MemoryTable, Store):
         if notify:
             self._send(row.queue for row in rows)
         return ids
+
+    def _insert_collected(
+        self, session: object, rows: Sequence[NewRow], conflicts: Sequence[TimerConflict], *, notify: bool
+    ) -> list[int | None]:
+        return [self._insert(session, *each, notify=notify) for each in zip(rows, conflicts, strict=True)]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -117,16 +130,6 @@ class MemoryStore(MemoryTable, Store):
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
-    def _read_keys(self, session: object, queue: str | None, states: Sequence[str], limit: int) -> list[KeyState]:
-        del session
-        now = self.clock()
-        found = (
-            KeyState.of(rows[0], waiting=len(rows) - 1, now=now)
-            for rows in self.rows_by_key()
-            if queue in (None, rows[0].queue) and state_of(rows[0], now) in states
-        )
-        return list(islice(found, limit))
-
     def _act_on_key(self, session: object, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
         del session
         heads = (rows[0] for rows in self.rows_by_key())
@@ -136,6 +139,8 @@ class MemoryStore(MemoryTable, Store):
             return None
         parked = head.next_attempt_epoch == math.inf
         match action:
+            case RetryKey() | ReleaseKey() | SkipKey() if cause_in(head.headers_json).holds:
+                del self.rows[head.id]
             case RetryKey():
                 _retry(head, now, parked=parked)
             case ReleaseKey() if parked:
@@ -146,17 +151,18 @@ class MemoryStore(MemoryTable, Store):
                 unlease(head)
                 head.next_attempt_epoch = math.inf
             case SkipKey(reason):
-                why = str(cause_in(head.headers_json))
-                self.bury(head, Dead("rejected", f"{reason}\n\nparked for {why}" if why else reason))
+                why = cause_in(head.headers_json)
+                self.bury(head, Dead("rejected", f"{reason}\n\nparked for {why}" if why.reason else reason))
             case _:
                 return None
         if notify:
             self._send([queue])
         return head.id
 
-    async def _run(
+    async def run(
         self, session: Any, function: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
+        """Check the session and call the function with its synchronous one, in the caller's transaction."""
         # None and mocks of sessions are accepted too.
         if session is not None and not isinstance(session, Session | Connection | NonCallableMock):
             check_session(session)
@@ -210,6 +216,10 @@ class _MemoryListening(Listening):
 
     async def unserved(self, known: Collection[str]) -> dict[str, int]:
         return self._store.unserved(known)
+
+    async def look(self, node: Node) -> Look | None:
+        del node
+        return None  # no other process can see these rows
 
     async def wait_lost(self) -> None:
         """Wait without end: the connection cannot be lost."""

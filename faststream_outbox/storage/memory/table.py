@@ -24,6 +24,7 @@ class DeadRow:
     failed_at: datetime
     failure_reason: FailureReason
     last_exception: str | None
+    id: int = 0
 
     def __getitem__(self, column: str) -> Any:
         """Read a column by its name, as from a row of the table."""
@@ -41,6 +42,7 @@ class MemoryTable:
         self.shards = dict[Shard, tuple[UUID, float]]()
         self.keeps_dead = keep_dead
         self._ids = count(1)
+        self._dead_ids = count(1)
 
     def bury(self, row: OutboxRow, outcome: Dead) -> None:
         """Move a row to `dead`, as the dead-letter table would keep it."""
@@ -50,7 +52,8 @@ class MemoryTable:
         _write_failure(row, outcome)
         row.headers_json = without_cause(row.headers_json)
         text = clean_exception_text(outcome.last_exception)
-        self.dead.append(DeadRow(row.id, row, to_datetime(self.clock()), outcome.reason, text))
+        failed_at = to_datetime(self.clock())
+        self.dead.append(DeadRow(row.id, row, failed_at, outcome.reason, text, next(self._dead_ids)))
 
     def park(self, row: OutboxRow, outcome: Dead) -> None:
         """Keep a row at the head of its key, never due, with the cause among its headers."""

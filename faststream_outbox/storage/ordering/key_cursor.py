@@ -15,6 +15,8 @@ KeyPosition = tuple[str, int]
 
 BEGINNING: Final[KeyPosition] = ("", -(2**63))
 LAST_ID: Final = 2**63 - 1
+# The lowest id, as SQL: without quotes Postgres reads it as a number that no bigint can hold.
+FIRST_ID: Final = f"'{BEGINNING[1]}'::bigint"
 # The most heads that one claim visits: it then takes some milliseconds, however many keys there are.
 MOST_VISITS: Final = 500
 

@@ -37,12 +37,21 @@ def state_of(row: OutboxRow, now: float) -> KeyStateName | Literal["ready"]:
 class KeyState:
     """One key that is blocked or in flight, as an operator sees it.
 
-    `state` is that of its head, the first row: `"retrying"` (it failed, and waits for its retry), `"delayed"` (it is
-    not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (its lease ran out),
-    `"in_flight"` (it is being handled). `age` is the number of seconds, by the database's clock, since it was parked,
-    first failed, was published, since its lease ran out, or since it was claimed. `cause` is one line, `exception` the
-    whole text that was stored. `waiting` counts the rows behind the head. `due_in` is in how many seconds a subscriber
-    may claim it; None if it is parked or in flight.
+    Attributes:
+        queue: The name of the queue.
+        key: The key.
+        state: The state of its head, the first row: `"retrying"` (it failed, and waits for its retry), `"delayed"` (it
+            is not due yet, and has not failed), `"parked"` (it waits for an operator), `"expired"` (its lease ran out)
+            or `"in_flight"` (it is being handled).
+        cause: Why it is in this state, in one line.
+        age: How many seconds ago, by the database's clock, the head was parked, first failed, was published, lost its
+            lease or was claimed, by its state.
+        waiting: The number of rows behind the head; counting stops at 1,000.
+        head_id: The id of the head.
+        attempts: How often the head has failed.
+        due_in: In how many seconds a subscriber may claim it; None if it is parked or in flight.
+        exception: The whole text of the exception that was stored, if there is one.
+        waiting_capped: Whether counting stopped: there are more than `waiting` rows behind the head.
 
     Example:
         for key in await broker.fetch_keys(session=session, queue="orders", state="parked"):
@@ -60,9 +69,10 @@ class KeyState:
     attempts: int
     due_in: float | None
     exception: str | None = None
+    waiting_capped: bool = False
 
     @classmethod
-    def of(cls, head: OutboxRow, *, waiting: int, now: float) -> "KeyState":
+    def of(cls, head: OutboxRow, *, waiting: int, now: float, waiting_capped: bool = False) -> "KeyState":
         """Return the state of the key with this head."""
         state = state_of(head, now)
         if state == "ready" or head.entity_key is None:
@@ -78,7 +88,8 @@ class KeyState:
             head_id=head.id,
             attempts=head.attempts_count,
             due_in=None if state in ("parked", "in_flight") else max(0.0, head.next_attempt_epoch - now),
-            exception=cause_in(head.headers_json).exception if state == "parked" else None,
+            exception=cause_in(head.headers_json).exception if state in ("parked", "retrying") else None,
+            waiting_capped=waiting_capped,
         )
 
 
@@ -90,7 +101,8 @@ def _cause(head: OutboxRow, state: KeyStateName) -> tuple[str, float | None]:
             return cause.line or "parked by hand", cause.parked_at
         case "retrying":
             times = f"{head.attempts_count} times" if head.attempts_count > 1 else "once"
-            return f"failed {times}", head.first_attempt_epoch
+            last = cause_in(head.headers_json).line
+            return f"failed {times}: {last}" if last else f"failed {times}", head.first_attempt_epoch
         case "expired":
             return "its lease ran out: the process that handled it died or hangs", head.lease_expires_epoch
         case "in_flight":

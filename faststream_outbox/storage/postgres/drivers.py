@@ -1,16 +1,22 @@
 """Run statements: through the bare driver on the store's own connections, through SQLAlchemy on those of a caller."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import Pool, PoolProxiedConnection
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from faststream_outbox.storage.errors import is_read_only, without_values
 from faststream_outbox.storage.postgres.statements.statement import Statement
+from faststream_outbox.storage.sessions.raw import AsyncpgConnection, RawConnection
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 DRIVERS: Final = ("asyncpg", "psycopg")
 
@@ -164,6 +170,29 @@ def run_on(connection: Connection, statement: Statement, /, **values: Any) -> Re
     raise failure
 
 
+async def run_raw(
+    function: Callable[Concatenate[Any, _P], _T], raw: RawConnection, /, *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Call a function that runs statements through `run_on_raw`, on an asynchronous connection of a driver."""
+    return await greenlet_spawn(partial(function, raw, *args, **kwargs))
+
+
+def run_on_raw(raw: RawConnection, statement: Statement, values: dict[str, Any]) -> Records:
+    """Run a statement on a driver's connection, as part of the caller's transaction; errors are the driver's own."""
+    if isinstance(raw, AsyncpgConnection):
+        records: Records = await_only(AsyncpgExecutor(raw.connection).fetch(statement, **values))
+        return records
+    if raw.asynchronous:
+        return await_only(PsycopgExecutor(raw.connection).fetch(statement, **values))
+    from psycopg import Cursor  # noqa: PLC0415 - an optional dependency, here by the caller's own choice
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - same
+
+    statement.bind(values)
+    with Cursor(raw.connection, row_factory=tuple_row) as cursor:
+        cursor.execute(statement.psycopg, values, binary=True)
+        return cursor.fetchall()
+
+
 def check_engine(engine: AsyncEngine) -> None:
     """Raise unless this is an engine whose driver the store supports."""
     if not isinstance(engine, AsyncEngine):
@@ -181,6 +210,11 @@ def check_dialect(found: Dialect) -> None:
         )
 
 
+def executor_of(engine: AsyncEngine, driver_connection: Any) -> AsyncpgExecutor | PsycopgExecutor:
+    """Return the executor for a bare connection of the engine's driver."""
+    return (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
+
+
 @asynccontextmanager
 async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
     """Take a connection from the engine's pool and set `LANE_SETTINGS`; at the end restore and return it."""
@@ -193,7 +227,7 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             # SQLAlchemy discards all connections pooled before, not one per attempt.
             [[pid, *settings]] = await connection.run_sync(run_on, _PID_AND_SETTINGS)
             driver_connection = (await connection.get_raw_connection()).driver_connection
-            executor = (AsyncpgExecutor if engine.dialect.driver == "asyncpg" else PsycopgExecutor)(driver_connection)
+            executor = executor_of(engine, driver_connection)
             # Behind a pooler the next statement may run on another server connection: settings would not apply there,
             # and would leak to others. A pooler announces a process id of its own, not that of the server.
             direct = pid == executor.connected_to()

@@ -7,16 +7,17 @@ from functools import partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
-from faststream_outbox.storage.contract import MAX_BYTES, Claim, QueueStats
+from faststream_outbox.storage.contract import MAX_BYTES, Claim
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.errors import ReadOnlyServerError, concerns_rows, sqlstate
+from faststream_outbox.storage.nodes import Nodes
+from faststream_outbox.storage.operating.reads import STATS_CAP
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
 from faststream_outbox.storage.postgres.drivers import READ_ONLY, Executor, Records
-from faststream_outbox.storage.postgres.runs import RunClaims, settle_parameters
+from faststream_outbox.storage.postgres.runs import RunClaims, recovery_parameters, settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.claim import POSITIONS, QUOTAS, RELEASED
@@ -25,6 +26,7 @@ from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLE
 from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.settle import BURIED, GROUPED, RETRIED, failure_values, retry_values
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
+from faststream_outbox.storage.queue_stats import QueueCounts, QueueStats
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow, Position
 from faststream_outbox.storage.schema.row_security import RowSecurityError
 
@@ -61,9 +63,11 @@ class PostgresLane(RunClaims, ShardLeases):
         statements: Statements,
         shards: ShardStatements | None = None,
         *,
+        nodes: Nodes,
         tables: Sequence[str] = (),
     ) -> None:
         self._executor = executor
+        self._nodes = nodes
         self._statements = statements
         self._shards = shards
         self._tables = tables
@@ -95,19 +99,26 @@ class PostgresLane(RunClaims, ShardLeases):
     async def claim_suspect(self, cursor: ClaimCursor, *, lease_seconds: float) -> Claim:
         """Lease one row whose lease ran out."""
         began = lease_now()
-        ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
+        ends = zip(cursor.ends, _shifted(cursor.ends.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
         rows, _ = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
 
+    async def recover(self, cursor: ClaimCursor, *, max_deliveries: int | None = None) -> int:
+        """Free rows whose lease is over for the first time, and end the leases of suspects."""
+        ends = zip(cursor.reach, _shifted(cursor.reach.values(), math.inf), strict=True)
+        asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
+        known = recovery_parameters(self._nodes, max_deliveries)
+        return len(await self._executor.fetch(self._statements.claim.recover, **asked, **known))
+
     async def _lease(
         self, statement: Statement, lease_seconds: float, began: float, **asked: Any
     ) -> tuple[list[OutboxRow], int | None]:
         """Lease rows; return them, and what the statement has in the place of their token, which is known here."""
         seconds = check_number("lease_seconds", lease_seconds)
-        token = uuid4()
+        token = self._nodes.own.make_token()
         make = self.row_type
         records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
         rows = [make(*record) for record in records]
@@ -124,6 +135,10 @@ class PostgresLane(RunClaims, ShardLeases):
         seconds = check_number("lease_seconds", lease_seconds)
         asked = LEASES.fill(held)
         return leases_of(await self._executor.fetch(self._statements.claim.renew, **asked, lease_seconds=seconds))
+
+    async def leave_running(self, leases: Iterable[Lease]) -> None:
+        """Keep leases until their time is over."""
+        await self._executor.fetch(self._statements.claim.leave_running, **LEASES.fill(sorted(set(leases))))
 
     async def release(self, rows: Iterable[OutboxRow], *, delay_seconds: float = 0.0) -> frozenset[Lease]:
         """Release rows that were not handled."""
@@ -220,7 +235,8 @@ class PostgresLane(RunClaims, ShardLeases):
 
     async def stats(self) -> list[QueueStats]:
         """Count every queue's rows."""
-        return [QueueStats(*record) for record in await self._executor.fetch(self._statements.operators.stats)]
+        records = await self._executor.fetch(self._statements.queues.counts(STATS_CAP))
+        return [QueueCounts.of(*record).to_stats() for record in records]
 
     async def unserved(self, known: Collection[str]) -> dict[str, int]:
         """Count the due rows of queues that nobody reads."""

@@ -1,6 +1,8 @@
 """LISTEN and NOTIFY: listening has a connection outside the pool, notifying borrows one from the pool."""
 
 import asyncio
+import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -9,9 +11,13 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import Pool, PoolProxiedConnection, QueuePool
+from sqlalchemy.util import greenlet_spawn
 
-from faststream_outbox.storage.contract import Listening
-from faststream_outbox.storage.errors import ReadOnlyServerError
+from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.errors import ReadOnlyServerError, sqlstate
+from faststream_outbox.storage.listening import Listening
+from faststream_outbox.storage.nodes import Look, Node, node_name
+from faststream_outbox.storage.operating.control import Control
 from faststream_outbox.storage.postgres.drivers import (
     AsyncpgExecutor,
     PsycopgExecutor,
@@ -19,6 +25,8 @@ from faststream_outbox.storage.postgres.drivers import (
     discard_pooled,
     run_on,
 )
+from faststream_outbox.storage.postgres.statements.control import ControlStatements
+from faststream_outbox.storage.postgres.statements.nodes import LOCKED_NODES
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -32,8 +40,22 @@ _TEST: Final = Statement(
     "SELECT pg_notify(:channel::text, :payload::text)::text, current_setting('transaction_read_only') = 'on'"
 )
 
+# Shared: the connection that this one replaces may still have it, if the server does not know yet that it is lost.
+# The name of the connection shows people which node this is, behind the name that the application gave it.
+_LOCK: Final = Statement("""SELECT pg_try_advisory_lock_shared(:lock::bigint),
+  set_config('application_name', concat_ws(' ', left(coalesce(nullif(current_setting('application_name'), ''),
+    'faststream-outbox'), 62 - length(:name::text)), :name::text), false)""")
+_LOOK_TEXT: Final = f"SELECT date_part('epoch', now()), ARRAY({LOCKED_NODES})"
+_LOOK: Final = Statement(_LOOK_TEXT)
+# Postgres cuts longer names of connections; the one that the application gave needs room too.
+_LONGEST_NAME: Final = 45
+
 # Called with a notification's channel and payload.
 _OnNotification = Callable[[str, str], None]
+
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
+# The control table cannot be read: no right, no such table, no such column.
+_NO_CONTROL: Final = frozenset({_INSUFFICIENT_PRIVILEGE, "42P01", "42703"})
 
 # How long closing a connection waits for its running statement.
 _CLOSE_TIMEOUT: Final = 1.0
@@ -42,24 +64,30 @@ _CLOSE_TIMEOUT: Final = 1.0
 class Notifications:
     """The notifications of one table."""
 
-    def __init__(self, channel: str, unserved: Statement) -> None:
+    def __init__(
+        self, channel: str, unserved: Statement, control: Control, control_statements: ControlStatements | None
+    ) -> None:
         self.channel = channel
-        self._unserved = unserved
+        self._looks = _Looks(unserved, control, control_statements)
         # Unique, and always the same: behind a pooler a server connection may listen to it after we have closed.
         self._test_channel = f"outbox_test_{uuid4().hex}"
 
     async def send(self, engine: AsyncEngine, payloads: Sequence[str]) -> None:
         """Notify all listeners of the table, in one statement."""
-        await _run(engine, NOTIFY, channel=self.channel, payloads=payloads)
+        await self.run(engine, NOTIFY, channel=self.channel, payloads=payloads)
+
+    @staticmethod
+    async def run(engine: AsyncEngine, statement: Statement, /, **values: Any) -> Records:
+        """Run one statement on a connection from the pool, outside a transaction."""
+        return await _run(engine, statement, **values)
 
     @asynccontextmanager
     async def listen(self, engine: AsyncEngine, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
         """Open a connection as the engine would, and listen on it."""
-        # Taken from the pool and never returned: the pool opens another one when it needs it.
-        lent = await engine.raw_connection()
+        lent = await _borrow(engine)
         listener: _Listener = (_AsyncpgListener if engine.dialect.driver == "asyncpg" else _PsycopgListener)(lent)
         lent.detach()
-        listening = _PostgresListening(engine, listener, self.channel, self._test_channel, self._unserved)
+        listening = _PostgresListening(engine, listener, self.channel, self._test_channel, self._looks)
 
         def receive(channel: str, payload: str) -> None:
             if channel == self.channel:
@@ -73,6 +101,15 @@ class Notifications:
             yield listening
         finally:
             await listener.close()
+
+
+class _Looks:
+    """What a listening connection reads now and then."""
+
+    def __init__(self, unserved: Statement, control: Control, statements: ControlStatements | None) -> None:
+        self.unserved = unserved
+        self.control = control
+        self.with_control = None if statements is None else Statement(f"{_LOOK_TEXT},\n  {statements.notes}")
 
 
 class _Listener(ABC):
@@ -183,15 +220,18 @@ class _PsycopgListener(_Listener):
 
 class _PostgresListening(Listening):
     def __init__(
-        self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str, unserved: Statement
+        self, engine: AsyncEngine, listener: _Listener, channel: str, test_channel: str, looks: "_Looks"
     ) -> None:
         self._engine = engine
-        self._unserved = unserved
+        self._looks = looks
+        self._reads_control = looks.with_control is not None
         self._listener = listener
         self._channel = channel
         self._test_channel = test_channel
         self._tests: dict[str, asyncio.Event] = {}
         self._direct = False
+        self._locks_node = False
+        self._relies_on_leases = False
 
     async def detect_pooler(self) -> None:
         """Find out whether a pooler is in between: it announces a process id of its own, not that of the server."""
@@ -202,8 +242,59 @@ class _PostgresListening(Listening):
         await self._listener.fetch(NOTIFY, channel=self._channel, payloads=list(queues))
 
     async def unserved(self, known: Collection[str]) -> dict[str, int]:
-        records = await self._listener.fetch(self._unserved, known=list(known))
+        records = await self._listener.fetch(self._looks.unserved, known=list(known))
         return dict(map(tuple, records))
+
+    async def look(self, node: Node) -> Look | None:
+        if not self._direct or self._relies_on_leases:
+            return None
+        try:
+            return await self._look(node)
+        except Exception as error:
+            if sqlstate(error) != _INSUFFICIENT_PRIVILEGE:
+                raise
+            self._rely_on_leases(node)
+            return None
+
+    async def _look(self, node: Node) -> Look | None:
+        locks_node, locking_at = self._locks_node, lease_now()
+        if not locks_node:
+            [[locks_node, _]] = await self._listener.fetch(_LOCK, lock=node.lock, name=_describe(node))
+        sent = lease_now()
+        database_time, nodes = await self._read_locks()
+        look = Look(frozenset(map(node_name, nodes)), database_time, sent, lease_now())
+        if not locks_node:
+            return look
+        if node.name not in look.names:
+            self._rely_on_leases(node)  # other nodes do not see it either, and this one does not see theirs
+            return None
+        if not self._locks_node:
+            self._locks_node = True
+            node.note_locked(sent=locking_at, received=look.received)
+        node.note_seen(sent)
+        return look
+
+    async def _read_locks(self) -> tuple[float, list[int]]:
+        """Read the locks of all nodes and, in the same statement, which queues are paused."""
+        with_control = self._looks.with_control
+        if with_control is not None and self._reads_control:
+            try:
+                [[database_time, nodes, notes]] = await self._listener.fetch(with_control)
+            except Exception as error:
+                if sqlstate(error) not in _NO_CONTROL:
+                    raise
+                # Recovery depends on the locks, and not on this table: `ControlReader` reads it and reports the error.
+                self._reads_control = False
+            else:
+                self._looks.control.note(notes, looked=True)
+                return database_time, nodes
+        [[database_time, nodes]] = await self._listener.fetch(_LOOK)
+        return database_time, nodes
+
+    def _rely_on_leases(self, node: Node) -> None:
+        """Look no more on this connection: leases alone decide, as behind a pooler."""
+        self._relies_on_leases = True
+        node.note_lost()
 
     async def wait_lost(self) -> None:
         await self._listener.lost.wait()
@@ -231,6 +322,20 @@ class _PostgresListening(Listening):
 
     def can_test(self) -> bool:
         return self._direct or not _exhausted(self._engine.pool)
+
+
+def _describe(node: Node) -> str:
+    """Return what people read in `pg_stat_activity`: which node this is, and where it runs."""
+    process = f":{os.getpid()}"
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    return f"{node.name} {host}"[: _LONGEST_NAME - len(process)] + process
+
+
+async def _borrow(engine: AsyncEngine) -> PoolProxiedConnection:
+    """Take a connection that is never returned to the pool: the pool opens another one when it needs it."""
+    # To wait until handlers return one could take longer than other nodes wait for the lock of this one.
+    lend = engine.pool.recreate().connect if _exhausted(engine.pool) else engine.sync_engine.raw_connection
+    return await greenlet_spawn(lend)
 
 
 def _exhausted(pool: Pool) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, StoreLane
+from faststream_outbox.storage.nodes import Nodes
 from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
@@ -32,6 +32,9 @@ class _Met(NamedTuple):
     locked: int
 
 
+# In the place of `max_deliveries` where there is none.
+_NO_LIMIT: Final = 2**63 - 1
+
 _NOTHING: Final = _Met(0, None, 0, None, suspects=False, now=0.0, locked=0)
 
 
@@ -40,6 +43,7 @@ class RunClaims(StoreLane):
 
     _executor: Executor
     _statements: Statements
+    _nodes: Nodes
 
     async def claim_runs(
         self,
@@ -62,9 +66,10 @@ class RunClaims(StoreLane):
             "keys": check_count("keys", keys),
             "visits": MOST_VISITS,
             "suspects": suspects,
+            **over_parameters(self._nodes),
         }
         lease = {
-            "token": uuid4(),
+            "token": self._nodes.own.make_token(),
             "lease_seconds": seconds,
             "rows_per_key": check_count("rows_per_key", rows_per_key),
             "max_rows": check_count("max_rows", max_rows),
@@ -79,6 +84,21 @@ class RunClaims(StoreLane):
         found, lost = len(claimed), met.wanted - met.locked
         more = cursor.record(plan, last=met.last, ended=ended, found=found, lost=lost, next_due=met.next_due)
         return RunClaim(plan, claimed, began + seconds, more, finite(met.next_due), met.suspects, lost)
+
+    async def recover_runs(self, cursor: KeyCursor, *, rows_per_key: int, max_deliveries: int | None = None) -> int:
+        """End the leases of keys that a dead process held, from where the cursor is."""
+        plan = cursor.plan()
+        records = await self._executor.fetch(
+            self._statements.runs.recover,
+            queue=plan.queue,
+            after_key=plan.after[0],
+            after_id=plan.after[1],
+            keys=MOST_VISITS,
+            visits=MOST_VISITS,
+            rows_per_key=check_count("rows_per_key", rows_per_key),
+            **recovery_parameters(self._nodes, max_deliveries),
+        )
+        return int(records[0][0])
 
     async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
         """Return those of the queues that have rows with a key."""
@@ -109,6 +129,17 @@ class RunClaims(StoreLane):
             records = await self._executor.fetch(self._statements.runs.claim_locked, **lease, **asked)
             met[-1] = records[0][0]
             return _Met(*met), [record[1:] for record in records if record[1] is not None]
+
+
+def over_parameters(nodes: Nodes) -> dict[str, Any]:
+    """Return the parameters by which a statement knows that a lease is over."""
+    deaths = nodes.watch.deaths
+    return {"claimed_before": deaths.claimed_before, "alive": list(deaths.alive)}
+
+
+def recovery_parameters(nodes: Nodes, max_deliveries: int | None) -> dict[str, Any]:
+    """Return the parameters by which a statement also knows which rows are suspects."""
+    return {**over_parameters(nodes), "max_deliveries": _NO_LIMIT if max_deliveries is None else max_deliveries}
 
 
 def settle_parameters(settlements: Sequence[Settlement], *, keeps_dead: bool, kind: RunKind) -> dict[str, list[Any]]:

@@ -44,11 +44,12 @@ SELECT s.*, a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) A
  ORDER BY a.attnum
 """)
 
-# `plain`: a valid btree over bare columns, in ascending order, with the columns' own operators and collations.
+# `plain`: a valid btree in ascending order, with the operators and collations of its columns; of an expression, the
+# default ones.
 _READ_INDEXES: Final = text("""
 SELECT c.relname AS name, pg_catalog.pg_get_indexdef(i.indexrelid) AS definition,
        i.indisunique AS unique, i.indisprimary AS primary,
-       ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, k, false)
+       ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, k, true)
                FROM generate_series(1, i.indnkeyatts) k ORDER BY k) AS columns,
        pg_catalog.pg_get_expr(i.indpred, i.indrelid) AS predicate,
        (SELECT p.conname FROM pg_catalog.pg_constraint p
@@ -58,7 +59,9 @@ SELECT c.relname AS name, pg_catalog.pg_get_indexdef(i.indexrelid) AS definition
                             CAST(i.indoption AS int2[])) AS k(attnum, opclass, coll, option)
            JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
            LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-          WHERE k.option <> 0 OR NOT o.opcdefault OR a.attcollation IS DISTINCT FROM k.coll) AS plain
+          WHERE k.option <> 0 OR NOT o.opcdefault
+             OR CASE k.attnum WHEN 0 THEN k.coll NOT IN (0, CAST('pg_catalog."default"' AS regcollation))
+                              ELSE a.attcollation IS DISTINCT FROM k.coll END) AS plain
   FROM pg_catalog.pg_index i
   JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = c.relam

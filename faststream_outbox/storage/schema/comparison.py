@@ -19,20 +19,28 @@ from faststream_outbox.storage.schema.catalog import (
     LiveIndex,
     LiveTable,
     read_table,
-    schema_exists,
     taken_names,
 )
 from faststream_outbox.storage.schema.ddl import (
+    Fault,
     TableDdl,
-    create_table,
+    absent_table,
     default_of,
     index_body,
+    index_columns,
+    index_names,
     predicate_of,
     quoted,
     type_name,
 )
 from faststream_outbox.storage.schema.row_security import READ_HIDDEN, RowSecurityError
-from faststream_outbox.storage.schema.tables import SCHEMA_VERSION, STORAGE_OPTIONS, quoted_name, recorded_version
+from faststream_outbox.storage.schema.tables import (
+    FOR_SEARCHES,
+    SCHEMA_VERSION,
+    STORAGE_OPTIONS,
+    quoted_name,
+    recorded_version,
+)
 
 # How Postgres writes defaults that mean the same as ours.
 _SAME_DEFAULT: Final = {"CURRENT_TIMESTAMP": "now()", "transaction_timestamp()": "now()"}
@@ -47,28 +55,18 @@ _UNSET_OPTIONS: Final = {"fillfactor": "100", "autovacuum_enabled": "true"}
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong, and the statements that mend it."""
-
-    problem: str
-    ddl: tuple[str, ...]
-
-    def __str__(self) -> str:
-        # A comment and statements, to be pasted as they are; a line break in a name must not end the comment.
-        return "\n".join([f"-- {' '.join(self.problem.split())}", *(f"{statement};" for statement in self.ddl)])
-
-
-@dataclass(frozen=True, slots=True)
 class Findings:
     """All faults: those that make statements fail, those of autovacuum, and a fillfactor without room for claims.
 
     `recorded` has the schema version of each live table, and `version` the faults of tables that record none or an
-    older one. A newer one is no fault: processes of both versions work on it while an upgrade rolls.
+    older one. A newer one is no fault: processes of both versions work on it while an upgrade rolls. `searches` has the
+    missing indexes without which nothing fails, and operators' searches are slow.
     """
 
     faults: list[Fault] = field(default_factory=list)
     autovacuum: list[Fault] = field(default_factory=list)
     fillfactor: list[Fault] = field(default_factory=list)
+    searches: list[Fault] = field(default_factory=list)
     version: list[Fault] = field(default_factory=list)
     recorded: list[int | None] = field(default_factory=list)
 
@@ -84,22 +82,16 @@ def compare_tables(connection: Connection, tables: Iterable[Table]) -> Findings:
     for table in tables:
         live = read_table(connection, table)
         if live is None:
-            findings.faults.append(_absent_table(connection, table))
+            findings.faults.append(absent_table(connection, table))
             continue
         comparison = _TableComparison(connection, table, live)
         findings.faults.extend(comparison.faults())
         findings.autovacuum.extend(comparison.storage_faults("autovacuum"))
         findings.fillfactor.extend(comparison.storage_faults("fillfactor"))
+        findings.searches.extend(comparison.index_faults(for_searches=True))
         findings.version.extend(comparison.version_faults())
         findings.recorded.append(recorded_version(live.comment))
     return findings
-
-
-def _absent_table(connection: Connection, table: Table) -> Fault:
-    with_schema = bool(table.schema) and not schema_exists(connection, str(table.schema))
-    names = taken_names(connection, table.schema, _index_names(table))
-    ddl = create_table(table, with_schema=with_schema, taken_names=names)
-    return Fault(f"table {quoted(table.name, table.schema)} is missing", tuple(ddl))
 
 
 class _TableComparison:
@@ -124,7 +116,7 @@ class _TableComparison:
         yield from (self._wrong_nullability(column) for column, live in columns if column.nullable == live.not_null)
         yield from self._extra_column_faults()
         yield from self._check_faults()
-        yield from self._index_faults()
+        yield from self.index_faults(for_searches=False)
         yield from self._row_security_faults()
 
     def storage_faults(self, prefix: str) -> Iterator[Fault]:
@@ -222,11 +214,13 @@ class _TableComparison:
                 problem = f"the CHECK {name} is not ours, and leases violate it"
                 yield self._fault(problem, self._ddl.drop_constraint(name))
 
-    def _index_faults(self) -> Iterator[Fault]:
+    def index_faults(self, *, for_searches: bool) -> Iterator[Fault]:
+        """Yield the indexes that are missing, either those that statements need or those for operators' searches."""
         own = {live.name: live for live in self._live.indexes}
-        taken = taken_names(self._connection, self._live.schema, _index_names(self._table)) - own.keys()
+        taken = taken_names(self._connection, self._live.schema, index_names(self._table)) - own.keys()
         for index in sorted(self._table.indexes, key=lambda index: str(index.name)):
-            if any(_fits(index, live) for live in self._live.indexes):
+            needed = index.info.get(FOR_SEARCHES, False) == for_searches
+            if not needed or any(_fits(index, live) for live in self._live.indexes):
                 continue
             create = self._ddl.create_index(index, taken)
             wanted = f"{'unique ' if index.unique else ''}index {index_body(index)}"
@@ -306,10 +300,6 @@ def _fits(index: Index, live: LiveIndex) -> bool:
     return (
         live.plain
         and live.unique == bool(index.unique)
-        and live.columns == [column.name for column in index.columns]
+        and live.columns == index_columns(index)
         and live.predicate == (f"({predicate})" if predicate else None)
     )
-
-
-def _index_names(table: Table) -> list[str]:
-    return [str(index.name) for index in table.indexes]

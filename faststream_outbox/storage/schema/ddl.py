@@ -1,18 +1,31 @@
 """The statements that mend a live table, as text for a person to run."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Index, LargeBinary, String, Table
+from sqlalchemy import Column, Connection, Index, LargeBinary, String, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateColumn, CreateTable, DefaultClause
 from sqlalchemy.types import TypeEngine
 
-from faststream_outbox.storage.schema.catalog import LiveColumn, LiveIndex, LiveTable
+from faststream_outbox.storage.schema.catalog import LiveColumn, LiveIndex, LiveTable, schema_exists, taken_names
 from faststream_outbox.storage.schema.tables import record_version
 
 # A paramstyle without percent signs: with the default one each "%" of a name would be doubled, for a driver to halve.
 _DIALECT: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's own gap
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and the statements that mend it."""
+
+    problem: str
+    ddl: tuple[str, ...]
+
+    def __str__(self) -> str:
+        # A comment and statements, to be pasted as they are; a line break in a name must not end the comment.
+        return "\n".join([f"-- {' '.join(self.problem.split())}", *(f"{statement};" for statement in self.ddl)])
 
 
 def quoted(name: str, schema: str | None = None) -> str:
@@ -38,11 +51,29 @@ def predicate_of(index: Index) -> str | None:
     return None if where is None else str(where.compile(dialect=_DIALECT, compile_kwargs={"literal_binds": True}))
 
 
+def index_columns(index: Index) -> list[str]:
+    """Return the columns and expressions of an index as Postgres shows them."""
+    return [quoted(each.name) if isinstance(each, Column) else str(each) for each in index.expressions]
+
+
+def index_names(table: Table) -> list[str]:
+    """Return the names of the indexes of a defined table."""
+    return [str(index.name) for index in table.indexes]
+
+
 def index_body(index: Index) -> str:
     """Return the columns and the condition of an index as SQL."""
     predicate = predicate_of(index)
-    columns = ", ".join(quoted(column.name) for column in index.columns)
+    columns = ", ".join(index_columns(index))
     return f"({columns})" + (f" WHERE {predicate}" if predicate else "")
+
+
+def absent_table(connection: Connection, table: Table) -> Fault:
+    """Return the fault of a table that does not exist, with the statements that create it."""
+    with_schema = bool(table.schema) and not schema_exists(connection, str(table.schema))
+    names = taken_names(connection, table.schema, index_names(table))
+    ddl = create_table(table, with_schema=with_schema, taken_names=names)
+    return Fault(f"table {quoted(table.name, table.schema)} is missing", tuple(ddl))
 
 
 def create_table(table: Table, *, with_schema: bool, taken_names: Collection[str]) -> Iterator[str]:
@@ -52,9 +83,9 @@ def create_table(table: Table, *, with_schema: bool, taken_names: Collection[str
     yield str(CreateTable(table).compile(dialect=_DIALECT)).strip()
     name = quoted(table.name, table.schema)
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
-        yield _create_index(index, name, taken_names)
+        yield create_index_on(index, name, taken_names)
     if table.comment:
-        yield _comment_on(name, table.comment)
+        yield comment_on(name, table.comment)
 
 
 class TableDdl:
@@ -125,7 +156,7 @@ class TableDdl:
 
     def create_index(self, index: Index, taken_names: Collection[str]) -> str:
         """Create an index while the table is in use."""
-        return _create_index(index, self.name, taken_names, concurrently=True)
+        return create_index_on(index, self.name, taken_names, concurrently=True)
 
     def drop_index(self, index: LiveIndex) -> str:
         """Drop an index, with the constraint that owns it."""
@@ -144,21 +175,23 @@ class TableDdl:
 
     def record_version(self) -> str:
         """Record our schema version in the table's comment."""
-        return _comment_on(self.name, record_version(self._comment))
+        return comment_on(self.name, record_version(self._comment))
 
     def _go_on(self, sequence: str, column: Column[Any]) -> str:
         highest = f"greatest(max({quoted(column.name)}), 0)"
         return f"SELECT setval({sequence}, {highest} + 1, false) FROM {self.name}"  # noqa: S608 - same
 
 
-def _create_index(index: Index, table: str, taken_names: Collection[str], *, concurrently: bool = False) -> str:
+def create_index_on(index: Index, table: str, taken_names: Collection[str], *, concurrently: bool = False) -> str:
+    """Return the statement that creates an index on a table."""
     # If another relation has the name, Postgres chooses one: validation compares what an index does, not its name.
     name = "" if index.name in taken_names else f"{quoted(str(index.name))} "
     kind = "UNIQUE INDEX" if index.unique else "INDEX"
     return f"CREATE {kind} {'CONCURRENTLY ' if concurrently else ''}{name}ON {table} {index_body(index)}"
 
 
-def _comment_on(table: str, comment: str) -> str:
+def comment_on(table: str, comment: str) -> str:
+    """Return the statement that sets the comment of a table."""
     return f"COMMENT ON TABLE {table} IS {_literal(comment)}"
 
 

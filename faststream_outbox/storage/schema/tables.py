@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TextClause,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -24,7 +25,7 @@ from sqlalchemy.types import Uuid
 
 # The version of the tables, raised when tables of the version before need DDL. Processes of both versions must work on
 # the new tables, because an upgrade rolls (docs/upgrading.md).
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 # A comment on each table records the version: Alembic migrates it, pg_dump keeps it, and it needs no further table.
 SCHEMA_COMMENT: Final = f"faststream-outbox schema {SCHEMA_VERSION}"
 _RECORDED_VERSION: Final = re.compile(r"faststream-outbox schema (\d+)")
@@ -50,6 +51,11 @@ AUTOVACUUM: Final[Mapping[str, int]] = {
 # The key in `Table.info` under which a table has its storage options, to be compared with the live table.
 STORAGE_OPTIONS: Final = "faststream_outbox.storage_options"
 
+# The key in `Index.info` that marks an index for searches of operators: without it nothing fails, and they are slow.
+FOR_SEARCHES: Final = "faststream_outbox.for_searches"
+# The indexed part of a dead letter's correlation id, written as Postgres shows it.
+CORRELATION_PREFIX: Final = "substr(headers ->> 'correlation_id'::text, 1, 255)"
+
 
 def make_outbox_table(
     metadata: MetaData, table_name: str = "outbox", *, schema: str | None = None, fillfactor: int = 50
@@ -73,8 +79,8 @@ def make_outbox_table(
     if isinstance(fillfactor, bool) or not isinstance(fillfactor, int) or not 10 <= fillfactor <= 100:  # noqa: PLR2004 - Postgres' own bounds
         raise ValueError(f"fillfactor is a percentage from 10 to 100, not {fillfactor!r}.")
     _check_metadata(metadata)
-    _check_identifier("table", table_name)
-    _check_identifier("NOTIFY channel", notify_channel(table_name, schema or metadata.schema))
+    check_identifier("table", table_name)
+    check_identifier("NOTIFY channel", notify_channel(table_name, schema or metadata.schema))
     options = {"fillfactor": fillfactor, **AUTOVACUUM}
     return Table(
         table_name,
@@ -96,9 +102,9 @@ def make_outbox_table(
         Column("deliveries_count", BigInteger, nullable=False, server_default=text("0")),
         Column("first_attempt_at", DateTime(timezone=True)),
         Column("last_attempt_at", DateTime(timezone=True)),
-        _index(table_name, "ready_idx", "queue", "next_attempt_at", "id", where="entity_key IS NULL"),
-        _index(table_name, "key_idx", "queue", "entity_key", "id", where="entity_key IS NOT NULL"),
-        _index(table_name, "timer_uq", "queue", "timer_id", unique=True, where="timer_id IS NOT NULL"),
+        make_index(table_name, "ready_idx", "queue", "next_attempt_at", "id", where="entity_key IS NULL"),
+        make_index(table_name, "key_idx", "queue", "entity_key", "id", where="entity_key IS NOT NULL"),
+        make_index(table_name, "timer_uq", "queue", "timer_id", unique=True, where="timer_id IS NOT NULL"),
         schema=schema,
         comment=SCHEMA_COMMENT,
         info={STORAGE_OPTIONS: options},
@@ -119,7 +125,7 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
 
     """
     _check_metadata(metadata)
-    _check_identifier("table", table_name)
+    check_identifier("table", table_name)
     return Table(
         table_name,
         metadata,
@@ -138,7 +144,16 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq", *, schema
         Column("failed_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         Column("failure_reason", String(64), nullable=False),
         Column("last_exception", Text),
-        _index(table_name, "queue_failed_idx", "queue", "failed_at"),
+        make_index(table_name, "queue_failed_idx", "queue", "failed_at"),
+        # For operators: a btree holds no text of any length, and a search compares the whole text after this part.
+        make_index(
+            table_name,
+            "correlation_idx",
+            text(CORRELATION_PREFIX),
+            "id",
+            where="(headers ->> 'correlation_id'::text) IS NOT NULL",
+            info={FOR_SEARCHES: True},
+        ),
         schema=schema,
         comment=SCHEMA_COMMENT,
     )
@@ -156,7 +171,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
         inbox_table = make_inbox_table(metadata)
 
     """
-    _check_table(metadata, table_name)
+    check_new_table(metadata, table_name)
     return Table(
         table_name,
         metadata,
@@ -164,7 +179,7 @@ def make_inbox_table(metadata: MetaData, table_name: str = "outbox_inbox", *, sc
         Column("message_id", Text, primary_key=True),
         Column("seen_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
         # Each consumer has a retention of its own.
-        _index(table_name, "seen_idx", "consumer", "seen_at"),
+        make_index(table_name, "seen_idx", "consumer", "seen_at"),
         schema=schema,
         comment=SCHEMA_COMMENT,
     )
@@ -183,7 +198,7 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
         broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table)
 
     """
-    _check_table(metadata, table_name)
+    check_new_table(metadata, table_name)
     return Table(
         table_name,
         metadata,
@@ -207,13 +222,14 @@ def check_tables(outbox_table: Table, dlq_table: Table | None, shards_table: Tab
         check_table("shards_table", shards_table, make_shards_table)
 
 
-def check_table(name: str, table: object, make: Callable[[MetaData], Table]) -> None:
-    """Raise unless the table was made by `make`."""
+def check_table(name: str, table: object, make: Callable[[MetaData], Table], *, made_by: str | None = None) -> None:
+    """Raise unless the table was made by `make`; `made_by` is the public function that calls it."""
+    made_by = made_by or make.__name__
     if not isinstance(table, Table):
-        raise TypeError(f"{name} is a Table, made by {make.__name__}(metadata), not {type(table).__name__}.")
+        raise TypeError(f"{name} is a Table, made by {made_by}(metadata), not {type(table).__name__}.")
     lacking = [each.name for each in make(MetaData()).columns if each.name not in table.columns]
     if lacking:
-        raise ValueError(f"{name} {table.name!r} lacks {', '.join(lacking)}: make it with {make.__name__}(metadata).")
+        raise ValueError(f"{name} {table.name!r} lacks {', '.join(lacking)}: make it with {made_by}(metadata).")
 
 
 def outbox_autovacuum_ddl(
@@ -285,9 +301,17 @@ def _storage_keyword(options: Mapping[str, int]) -> dict[str, Any]:
     return {"postgresql_using": f"heap WITH ({settings})"}
 
 
-def _index(table_name: str, suffix: str, *columns: str, unique: bool = False, where: str | None = None) -> Index:
-    name = _check_identifier("index", f"{table_name}_{suffix}")
-    return Index(name, *columns, unique=unique, postgresql_where=None if where is None else text(where))
+def make_index(
+    table_name: str,
+    suffix: str,
+    *columns: str | TextClause,
+    unique: bool = False,
+    where: str | None = None,
+    info: dict[Any, Any] | None = None,
+) -> Index:
+    """Return an index whose name is that of its table and a suffix; raise if the name is too long for Postgres."""
+    name = check_identifier("index", f"{table_name}_{suffix}")
+    return Index(name, *columns, unique=unique, postgresql_where=None if where is None else text(where), info=info)
 
 
 def _lease_expires_at() -> Column[Any]:
@@ -295,10 +319,11 @@ def _lease_expires_at() -> Column[Any]:
     return Column("lease_expires_at", DateTime(timezone=True), nullable=False, server_default=never)
 
 
-def _check_table(metadata: object, table_name: str) -> None:
+def check_new_table(metadata: object, table_name: str) -> None:
+    """Raise unless a table of this name, with a primary key of its own, can be defined there."""
     _check_metadata(metadata)
-    _check_identifier("table", table_name)
-    _check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
+    check_identifier("table", table_name)
+    check_identifier("index", f"{table_name}_pkey")  # as Postgres itself will name it
 
 
 def _check_metadata(metadata: object) -> None:
@@ -306,7 +331,8 @@ def _check_metadata(metadata: object) -> None:
         raise TypeError(f"metadata is a MetaData, such as Base.metadata, not {metadata!r}.")
 
 
-def _check_identifier(kind: str, name: str) -> str:
+def check_identifier(kind: str, name: str) -> str:
+    """Return a name that Postgres keeps as it is; raise for one that it would cut or refuse."""
     if not name:
         raise ValueError(f"The {kind} name is empty.")
     if "\x00" in name:

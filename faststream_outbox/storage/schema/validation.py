@@ -2,18 +2,23 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.storage.schema.tables import SCHEMA_VERSION
+
+_OUTSIDE: Final = "Run this DDL, outside a transaction."
 
 
 class OutboxSchemaWarning(UserWarning):
     """The tables work, and something about them should be mended.
 
-    Storage options differ from the defined ones, which makes the tables slower; or the tables record no schema version,
-    an older one, or one that this version of the package does not know yet.
+    Storage options differ from the defined ones, which makes the tables slower; an index is missing that only searches
+    of operators use; or the tables record no schema version, an older one, or one that this version of the package does
+    not know yet.
     """
 
 
@@ -22,7 +27,7 @@ async def validate_schema(
     outbox_table: Table,
     dlq_table: Table | None = None,
     shards_table: Table | None = None,
-    *,
+    *more_tables: Table | None,
     check_autovacuum: bool = False,
 ) -> None:
     """Raise one `RuntimeError` that lists everything the live tables lack, with the DDL that mends it.
@@ -32,11 +37,20 @@ async def validate_schema(
     ones are an `OutboxSchemaWarning`; with `check_autovacuum=True` those of autovacuum are an error too. Errors name
     the schema version that the tables record; where it is not that of this package, there is a warning too.
 
+    Args:
+        engine: The database.
+        outbox_table: The table of `make_outbox_table`.
+        dlq_table: The table of `make_dlq_table`.
+        shards_table: The table of `make_shards_table`.
+        more_tables: The tables of `make_operations_tables`, or those of them that you use.
+        check_autovacuum: Whether other autovacuum settings than those of a new table are an error too.
+
     Example:
         await validate_schema(engine, outbox_table, dlq_table)
+        await validate_schema(engine, outbox_table, dlq_table, None, *make_operations_tables(metadata))
 
     """
-    tables = [table for table in (outbox_table, dlq_table, shards_table) if table is not None]
+    tables = [table for table in (outbox_table, dlq_table, shards_table, *more_tables) if table is not None]
     async with engine.connect() as connection:
         await validate_tables(connection, tables, check_autovacuum=check_autovacuum)
 
@@ -48,10 +62,7 @@ async def validate_tables(
     try:
         from faststream_outbox.storage.schema.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
     except ImportError as error:
-        raise ImportError(
-            "validate_schema() compares the tables with Alembic, which cannot be imported: "
-            "pip install 'faststream-outbox[validate]'"
-        ) from error
+        raise ImportError(f"Alembic cannot be imported. {needs_extra('validate_schema()', 'validate')}") from error
     found = await connection.run_sync(compare_tables, tables)
     untuned = found.autovacuum if check_autovacuum else []
     slow = found.fillfactor if check_autovacuum else [*found.fillfactor, *found.autovacuum]
@@ -62,14 +73,18 @@ async def validate_tables(
         advice = "Upgrade this package. Only if no newer process runs, run this DDL, outside a transaction."
         raise RuntimeError(_message(f"Outbox schema mismatch: {versions}. {advice}", *found.faults))
     if found.faults:
-        header = f"Outbox schema mismatch: {versions}. Run this DDL, outside a transaction."
-        raise RuntimeError(_message(header, *found.faults, *found.version, *untuned))
+        header = f"Outbox schema mismatch: {versions}. {_OUTSIDE}"
+        raise RuntimeError(_message(header, *found.faults, *found.searches, *found.version, *untuned))
     if untuned:
         raise RuntimeError(_message("Outbox autovacuum not tuned: run this DDL.", *untuned))
     if found.newer:
         message = f"Outbox schema is newer: {versions}. Both work together; upgrade this package soon."
         warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
-    if found.version:
+    if found.searches:
+        header = f"Outbox index missing: {versions}. Without it only searches of operators are slow. {_OUTSIDE}"
+        message = _message(header, *found.searches, *found.version)
+        warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
+    elif found.version:
         message = _message(f"Outbox schema version: {versions}. Nothing else is missing: run this DDL.", *found.version)
         warnings.warn(message, OutboxSchemaWarning, stacklevel=2)
     if slow:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from faststream_outbox.engine.claim.prefetch import CallerDemand, Prefetch
+from faststream_outbox.engine.claim.prefetch import MOST_BYTES, CallerDemand, Prefetch
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.storage import Ack, OutboxRow, Outcome
 from tests.backends import MemoryBackend, PostgresBackend
@@ -42,6 +42,21 @@ def test_how_many_rows_are_held(options: dict[str, int], observed: list[float], 
     for seconds in observed:
         prefetch.observe(seconds)
     assert (prefetch.capacity, prefetch.refill_at) == (capacity, refill_at)
+
+
+@pytest.mark.parametrize(
+    ("rows", "answers", "wants"),
+    [
+        pytest.param(MOST_BYTES, 0, False, id="rows"),
+        pytest.param(0, MOST_BYTES, False, id="answers that are not written yet"),
+        pytest.param(MOST_BYTES // 2, MOST_BYTES // 2, False, id="both together"),
+        pytest.param(MOST_BYTES // 2, MOST_BYTES // 2 - 1, True, id="a byte less"),
+    ],
+)
+def test_no_rows_are_wanted_while_those_in_hand_have_many_bytes(rows: int, answers: int, wants: bool) -> None:
+    ledger = Ledger()
+    ledger.bytes, ledger.output_bytes = rows, answers
+    assert bool(Prefetch(max_workers=1, most=200).rows_wanted(ledger)) is wants
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,11 @@ DLQ_COLUMNS = [
     ("last_exception", "text", False, "", None),
 ]
 DLQ_INDEXES = [
+    (
+        "CREATE INDEX outbox_dlq_correlation_idx ON {schema}.outbox_dlq USING btree "
+        "(substr((headers ->> 'correlation_id'::text), 1, 255), id) "
+        "WHERE ((headers ->> 'correlation_id'::text) IS NOT NULL)"
+    ),
     "CREATE UNIQUE INDEX outbox_dlq_pkey ON {schema}.outbox_dlq USING btree (id)",
     "CREATE INDEX outbox_dlq_queue_failed_idx ON {schema}.outbox_dlq USING btree (queue, failed_at)",
 ]

@@ -5,6 +5,7 @@ from sqlalchemy import Table
 from faststream_outbox.storage.postgres.statements.claim import ClaimStatements
 from faststream_outbox.storage.postgres.statements.insert import InsertStatements
 from faststream_outbox.storage.postgres.statements.operators import OperatorStatements
+from faststream_outbox.storage.postgres.statements.queues import QueueStatements
 from faststream_outbox.storage.postgres.statements.runs import RunStatements
 from faststream_outbox.storage.postgres.statements.settle import SettleStatements
 
@@ -19,3 +20,4 @@ class Statements:
         self.settle = SettleStatements(outbox, dlq)
         self.runs = RunStatements(outbox, dlq)
         self.operators = OperatorStatements(outbox, dlq)
+        self.queues = QueueStatements(outbox, dlq)

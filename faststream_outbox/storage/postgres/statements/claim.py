@@ -5,6 +5,8 @@ from typing import Final
 from sqlalchemy import Table
 
 from faststream_outbox.storage.postgres.statements.statement import (
+    COME_BACK,
+    COMES_BACK,
     LEASE,
     LEASES,
     ROW,
@@ -19,6 +21,8 @@ from faststream_outbox.storage.schema.tables import quoted_name
 
 # A claim of a suspect compares the first 1,000 suspects of a queue, and takes the one whose lease expired first.
 SUSPECTS_COMPARED: Final = 1000
+# How many rows of a queue one recovery changes at most.
+RECOVERED_TOGETHER: Final = 1000
 
 # The columns of a row that was just claimed: the claimer knows its token.
 _CLAIMED_ROW: Final = ROW.replace("o.acquired_token", "NULL::uuid")
@@ -38,7 +42,9 @@ class ClaimStatements:
         self._outbox = quoted_name(outbox.name, outbox.schema)
         self.claim = self._claim()
         self.claim_suspect = self._claim_suspect()
+        self.recover = self._recover()
         self.renew = self._renew()
+        self.leave_running = self._leave_running()
         self.release = self._release()
         self.next_due = self._next_due()
 
@@ -75,6 +81,20 @@ one AS (
 UPDATE {self._outbox} o SET {LEASE}
  WHERE o.id = ANY (ARRAY(SELECT one.id FROM one)) RETURNING {_CLAIMED_ROW}""")
 
+    def _recover(self) -> Statement:
+        # It reads as far as a claim of a suspect does, for the same reasons.
+        return Statement(f"""WITH seen AS (
+  SELECT o.id FROM {POSITIONS.unnest("q")}
+   CROSS JOIN LATERAL (
+    SELECT o.id FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
+       AND (o.next_attempt_at, o.id) <= (to_timestamp(q.at), q.id) AND {COMES_BACK}
+     ORDER BY o.next_attempt_at, o.id LIMIT {RECOVERED_TOGETHER}) o),
+back AS MATERIALIZED (
+  SELECT o.id FROM {self._outbox} o
+   WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen)) AND {COMES_BACK} FOR UPDATE SKIP LOCKED)
+UPDATE {self._outbox} o SET {COME_BACK} WHERE o.id = ANY (ARRAY(SELECT back.id FROM back)) RETURNING 1""")
+
     def _renew(self) -> Statement:
         # SKIP LOCKED: one row that another transaction has locked must not delay the renewal of the others.
         return Statement(f"""WITH mine AS MATERIALIZED (
@@ -84,6 +104,11 @@ UPDATE {self._outbox} o SET lease_expires_at = now() + make_interval(secs => :le
   FROM {LEASES.unnest("l")}
  WHERE o.id = ANY (ARRAY(SELECT mine.id FROM mine)) AND o.id = l.id AND o.acquired_token = l.token
 RETURNING l.id, l.token""")
+
+    def _leave_running(self) -> Statement:
+        # Claimed in the future: no node concludes from its watch that such a lease is over (see `OVER`).
+        return Statement(f"""UPDATE {self._outbox} o SET acquired_at = o.lease_expires_at FROM {LEASES.unnest("l")}
+ WHERE {held(LEASES)} RETURNING 1""")
 
     def _release(self) -> Statement:
         # A suspect is a row with a token whose lease is over. It stays one, under a new token that no process knows.

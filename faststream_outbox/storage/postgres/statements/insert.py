@@ -16,6 +16,7 @@ _STRIPES: Final = 1024
 _ROW_TYPES: Final = {"queue": "text", "key": "text", "payload": "bytea", "headers": "text"}
 _DUE_TYPES: Final = {"delay": "float8", "due": "float8"}
 NEW_ROWS: Final = Columns("new", **_ROW_TYPES, **_DUE_TYPES)
+NEW_TIMERS: Final = Columns("new", **_ROW_TYPES, timer_id="text", **_DUE_TYPES)
 # Rows to insert once others are deleted: `of` is the number of the group or the id of the row that each belongs to.
 OUTPUTS: Final = Columns("output", of="bigint", **_ROW_TYPES, timer_id="text", **_DUE_TYPES)
 
@@ -23,6 +24,19 @@ OUTPUTS: Final = Columns("output", of="bigint", **_ROW_TYPES, timer_id="text", *
 def output_values(of: int, new: NewRow) -> tuple[Any, ...]:
     """Return one row of `OUTPUTS`."""
     return (of, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
+
+
+def row_values(row: NewRow) -> dict[str, Any]:
+    """Return the parameters of the statement that inserts one row."""
+    return {
+        "queue": row.queue,
+        "key": row.key,
+        "payload": row.payload,
+        "headers": row.headers_json,
+        "timer_id": row.timer_id,
+        "delay": row.delay_seconds,
+        "due": row.due_epoch,
+    }
 
 
 def lock_class(quoted_table: str) -> int:
@@ -87,8 +101,15 @@ class InsertStatements:
         self.insert_keyed_timer = self._insert(keyed=True, timer=True)
         self.extend_timer = self._extend_timer()
         self.insert_many = self._insert_many()
+        self.insert_timers = self._insert_timers()
         self.insert_alike = self._insert_alike()
         self.cancel_timer = self._cancel_timer()
+
+    def for_row(self, row: NewRow) -> Statement:
+        """Return the statement that inserts this row, with `row_values`."""
+        if row.timer_id is None:
+            return self.insert if row.key is None else self.insert_keyed
+        return self.insert_timer if row.key is None else self.insert_keyed_timer
 
     def _pg_notify(self, queue: str) -> str:
         return f"pg_notify('{self._channel}', {queue})"
@@ -117,13 +138,23 @@ RETURNING id{notified}""")
    AND o.next_attempt_at < {_DUE}
 RETURNING o.id""")
 
-    def _insert_many(self) -> Statement:
+    @property
+    def _notified_once(self) -> str:
         queues = "(SELECT DISTINCT r.queue FROM input r) q"
-        notified = f", (SELECT count({self._pg_notify('q.queue')}) FROM {queues})" if self._notify else ""
+        return f", (SELECT count({self._pg_notify('q.queue')}) FROM {queues})" if self._notify else ""
+
+    def _insert_timers(self) -> Statement:
+        # Rows with timers among them: which of these were inserted is known by their names.
+        return Statement(f"""WITH input AS MATERIALIZED (
+  SELECT * FROM {NEW_TIMERS.unnest("r", numbered=True)}),
+{insert_input(self._outbox, timers=True, returning=" RETURNING id, queue, timer_id")}
+SELECT m.id, m.queue, m.timer_id{self._notified_once} FROM made m""")
+
+    def _insert_many(self) -> Statement:
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM {NEW_ROWS.unnest("r", numbered=True)}),
 {insert_input(self._outbox, timers=False, returning=" RETURNING id")}
-SELECT array_agg(m.id){notified} FROM made m""")
+SELECT array_agg(m.id){self._notified_once} FROM made m""")
 
     def _insert_alike(self) -> Statement:
         # Values that all rows share are sent once, and read in a sub-select, which is not evaluated for each row.

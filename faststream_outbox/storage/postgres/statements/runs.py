@@ -1,7 +1,8 @@
 """The statements that claim and settle rows with a key.
 
 The lease of a key is on its head, the row with the lowest id. Rows before the head only disappear and never appear (see
-`lock_stripe`), so a head stays the head until it is deleted. The conditions of a claim are on the locked row, so
+`lock_stripe`), so a head stays the head until it is deleted. (A replay of dead letters, which inserts before a head,
+deletes that head and inserts it again: see `replay.py`.) The conditions of a claim are on the locked row, so
 Postgres checks them again on its newest version. A settle first locks the head under its token: that is the fence for
 all rows that the lease covers.
 
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.ordering.key_cursor import LAST_ID
+from faststream_outbox.storage.ordering.key_cursor import FIRST_ID, LAST_ID
 from faststream_outbox.storage.postgres.statements.insert import insert_outputs
 from faststream_outbox.storage.postgres.statements.settle import (
     FAILURE,
@@ -25,9 +26,12 @@ from faststream_outbox.storage.postgres.statements.settle import (
     set_parked,
 )
 from faststream_outbox.storage.postgres.statements.statement import (
+    COME_BACK,
+    COMES_BACK,
     DELIVERED,
     LEASE,
     LEASES,
+    OVER,
     ROW,
     SIZE,
     Columns,
@@ -50,7 +54,7 @@ NEXT: Final = Columns("next", **OF_RUN)
 # others is due, whether some were suspects; and the time.
 _SUMMARY: Final = f"""count(*), (array_agg(w.key ORDER BY w.n DESC))[1], coalesce(sum(w.wanted::int), 0),
        {epoch("min(w.due) FILTER (WHERE w.mine AND NOT w.wanted)")} - {epoch("now()")},
-       coalesce(bool_or(w.mine AND NOT w.free AND w.due <= now()), false), {epoch("now()")}"""
+       coalesce(bool_or(w.mine AND w.over), false), {epoch("now()")}"""
 
 # How many of the wanted heads were still free; those too that are left out because the claim is full.
 _LOCKED: Final = "(SELECT count(*) FROM free)"
@@ -88,15 +92,16 @@ class RunStatements:
         self.lock_keys = self._lock_keys()
         self.queues_with_keys = self._queues_with_keys()
         self.claim_locked = self._claim_locked()
+        self.recover = self._recover()
         self.settles = {kind: self._settle(kind) for kind in starmap(RunKind, product((False, True), repeat=2))}
 
-    def _walk(self, mine: str = "true") -> str:
-        """Return a walk from head to head; wanted are heads that are due, free (or suspects), and `mine` to claim."""
+    def _walk(self, mine: str = "true", wanted: str = _WANTED) -> str:
+        """Return a walk from head to head that counts those that are wanted, and `mine` to claim."""
 
         def head(after: str) -> str:
             # One probe of the index: the next key's first row.
-            return f"""SELECT o.entity_key AS key, o.id, o.acquired_token IS NULL AS free, {mine} AS mine,
-           {mine} AND {_WANTED} AS wanted, greatest(o.next_attempt_at, o.lease_expires_at) AS due
+            return f"""SELECT o.entity_key AS key, o.id, {mine} AS mine, {mine} AND {wanted} AS wanted,
+           o.next_attempt_at <= now() AND {OVER} AS over, greatest(o.next_attempt_at, o.lease_expires_at) AS due
       FROM {self._outbox} o
      WHERE o.queue = :queue::text AND o.entity_key IS NOT NULL AND (o.entity_key, o.id) > ({after})
      ORDER BY o.entity_key, o.id LIMIT 1"""
@@ -107,20 +112,21 @@ class RunStatements:
   SELECT x.*, w.n + 1, w.found + x.wanted::int FROM walk w CROSS JOIN LATERAL ({head(f"w.key, {LAST_ID}")}) x
    WHERE w.n < :visits::int AND w.found < :keys::int)"""
 
-    def _lease(self, heads: str) -> str:
+    def _of_key(self, columns: str, ids: str, limit: str) -> str:
+        """Return the first of those rows of the key of `h` that have these ids."""
+        return f"""
+    SELECT {columns} FROM {self._outbox} f
+     WHERE f.queue = :queue::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND {ids}
+     ORDER BY f.queue, f.entity_key, f.id LIMIT {limit}"""
+
+    def _lease(self, heads: str, condition: str = "true") -> str:
         """Return the parts that lease those heads that are still free, and return them with the rows behind them.
 
         A suspect comes alone. The process that lost it may have held the rows behind it too, and one of those may have
         killed the process: they get an `acquired_at` without a token, and each comes alone once it is the head.
         Whole runs come, the oldest head first, while `:max_rows` and `:max_bytes` allow; only their heads are leased.
         """
-
-        def of_key(columns: str, ids: str, limit: str) -> str:
-            return f"""
-    SELECT {columns} FROM {self._outbox} f
-     WHERE f.queue = :queue::text AND f.entity_key = h.entity_key AND f.entity_key IS NOT NULL AND {ids}
-     ORDER BY f.queue, f.entity_key, f.id LIMIT {limit}"""
-
+        of_key = self._of_key
         fresh = "NOT :suspects::bool AND h.deliveries_count = 0 AND h.acquired_at IS NULL"
         run = of_key("*", "f.id >= h.id", f"CASE WHEN {fresh} THEN :rows_per_key::int ELSE 1 END")
         behind = of_key("f.id", "f.id > h.id", "CASE WHEN :suspects::bool THEN :rows_per_key::int - 1 ELSE 0 END")
@@ -129,7 +135,7 @@ class RunStatements:
         )
         return f"""free AS MATERIALIZED (
   SELECT o.id, o.entity_key, o.deliveries_count, o.acquired_at FROM {self._outbox} o
-   WHERE o.id = ANY ({heads}) AND {_WANTED}
+   WHERE o.id = ANY ({heads}) AND {_WANTED} AND {condition}
      FOR UPDATE OF o SKIP LOCKED),
 chosen AS MATERIALIZED {within_bytes(f"({runs})")},
 leased AS (
@@ -148,6 +154,21 @@ marked AS (
 {self._lease("ARRAY(SELECT w.id FROM walk w WHERE w.wanted)")}
 SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN handed r ON true""")
 
+    def _recover(self) -> Statement:
+        # The process that died may have held the rows behind a head too, and one of those may have killed it: they get
+        # an `acquired_at`, as behind a suspect, so each comes alone of its key.
+        return Statement(f"""{self._walk(wanted=COMES_BACK)},
+back AS MATERIALIZED (
+  SELECT o.id, o.entity_key FROM {self._outbox} o
+   WHERE o.id = ANY (ARRAY(SELECT w.id FROM walk w WHERE w.wanted)) AND {COMES_BACK} FOR UPDATE OF o SKIP LOCKED),
+changed AS (
+  UPDATE {self._outbox} o SET {COME_BACK} WHERE o.id = ANY (ARRAY(SELECT b.id FROM back b))),
+marked AS (
+  UPDATE {self._outbox} o SET acquired_at = now() WHERE o.id = ANY (ARRAY(
+    SELECT f.id FROM back h CROSS JOIN LATERAL ({self._of_key("f.id", "f.id > h.id", ":rows_per_key::int - 1")}
+       FOR UPDATE SKIP LOCKED) f)))
+SELECT count(*) FROM back""")
+
     def _queues_with_keys(self) -> Statement:
         # One probe of the index for each queue.
         return Statement(f"""SELECT q.queue FROM unnest(:queues::text[]) AS q(queue)
@@ -162,7 +183,12 @@ SELECT s.*, {_LOCKED}, r.* FROM (SELECT {_SUMMARY} FROM walk w) s LEFT JOIN hand
         return Statement(f"{self._walk()}\nSELECT {_SUMMARY}, {locked} FROM walk w")
 
     def _claim_locked(self) -> Statement:
-        return Statement(f"""WITH {self._lease(":heads::bigint[]")}
+        # The heads were found by the statement before. A replay may have put rows before them since, and then has
+        # inserted them again under the same ids.
+        first = f"""SELECT f.id FROM {self._outbox} f
+     WHERE f.entity_key IS NOT NULL AND (f.queue, f.entity_key, f.id) >= (:queue::text, o.entity_key, {FIRST_ID})
+     ORDER BY f.queue, f.entity_key, f.id LIMIT 1"""
+        return Statement(f"""WITH {self._lease(":heads::bigint[]", f"o.id = ({first})")}
 SELECT {_LOCKED}, r.* FROM (SELECT) s LEFT JOIN handed r ON true""")
 
     def _settle(self, kind: RunKind) -> Statement:

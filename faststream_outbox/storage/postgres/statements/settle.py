@@ -5,7 +5,7 @@ from typing import Any, Final
 from sqlalchemy import Table
 
 from faststream_outbox.storage.outcomes import Dead, Retry, clean_exception_text, epoch_or_none
-from faststream_outbox.storage.parking import sql_with_cause, sql_without_cause
+from faststream_outbox.storage.parking import sql_with_cause, sql_with_failure, sql_without_cause
 from faststream_outbox.storage.postgres.statements.insert import insert_outputs
 from faststream_outbox.storage.postgres.statements.statement import LEASES, UNLEASE, Columns, Statement, held
 from faststream_outbox.storage.schema.tables import quoted_name
@@ -15,7 +15,7 @@ OF_LEASE: Final = {"id": "bigint", "token": "uuid"}
 OF_RUN: Final = {"id": "bigint", "head": "bigint"}
 
 _ATTEMPT: Final = {"attempts": "bigint", "first_at": "float8", "last_at": "float8"}
-RETRY: Final = {"delay": "float8", **_ATTEMPT}
+RETRY: Final = {"delay": "float8", "failure": "text", **_ATTEMPT}
 FAILURE: Final = {"reason": "text", "exception": "text", **_ATTEMPT}
 
 RETRIED: Final = Columns("retried", **OF_LEASE, **RETRY)
@@ -25,7 +25,7 @@ GROUPED: Final = Columns("grouped", **OF_LEASE, grp="bigint", size="bigint")
 
 def retry_values(retry: Retry) -> tuple[Any, ...]:
     """Return the values of the columns `RETRY`."""
-    return (retry.bounded_delay, *_attempt_values(retry))
+    return (retry.bounded_delay, clean_exception_text(retry.failure), *_attempt_values(retry))
 
 
 def failure_values(dead: Dead) -> tuple[Any, ...]:
@@ -41,7 +41,8 @@ def _attempt_values(outcome: Retry | Dead) -> tuple[Any, ...]:
 SET_RETRY: Final = f"""{UNLEASE},
        next_attempt_at = now() + make_interval(secs => l.delay), attempts_count = l.attempts,
        first_attempt_at = coalesce(to_timestamp(l.first_at), o.first_attempt_at, now()),
-       last_attempt_at = coalesce(to_timestamp(l.last_at), now())"""
+       last_attempt_at = coalesce(to_timestamp(l.last_at), now()),
+       headers = {sql_with_failure("o.headers", "l.failure")}"""
 
 # The columns of the dead-letter table.
 DEAD_ROW: Final = """original_id, queue, entity_key, payload, headers, timer_id, attempts_count, deliveries_count,

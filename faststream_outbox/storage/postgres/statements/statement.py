@@ -119,13 +119,30 @@ ROW: Final = ", ".join(
         *(epoch("o.first_attempt_at"), epoch("o.last_attempt_at")),
     ]
 )
-# How many bytes a row takes on its way to the client, about: a jsonb is compressed. No large value is read for it.
-SIZE: Final = "octet_length(o.payload) + coalesce(pg_column_size(o.headers), 0)"
+# How many bytes a row takes on its way to the client, about. No large value is read for it: of headers that are stored
+# compressed, only the compressed size is known. Text of JSON is rarely compressed to less than a twentieth.
+SIZE: Final = """octet_length(o.payload) + coalesce(pg_column_size(o.headers), 0)
+           * CASE WHEN pg_column_compression(o.headers) IS NULL THEN 1 ELSE 20 END"""
 # One delivery more; the largest bigint stays, because an overflow would fail the whole claim.
 DELIVERED: Final = "least(o.deliveries_count, 9223372036854775806) + 1"
 LEASE: Final = f"""acquired_at = now(), deliveries_count = {DELIVERED},
        lease_expires_at = now() + make_interval(secs => :lease_seconds::float8), acquired_token = :token::uuid"""
 UNLEASE: Final = "acquired_token = NULL, acquired_at = NULL, lease_expires_at = '-infinity'"
+# The lease of a row is over: its time has passed, or the node that holds it is dead (see `storage/nodes.py`). The text
+# of a token is made only for leases that were taken a while ago.
+_DEAD: Final = """o.acquired_at < to_timestamp(:claimed_before::float8) AND substr(o.acquired_token::text, 15, 1) = '8'
+             AND left(o.acquired_token::text, 13) <> ALL (:alive::text[])"""
+OVER: Final = f"o.acquired_token IS NOT NULL AND (o.lease_expires_at <= now() OR ({_DEAD}))"
+# A row that its process did not settle twice, or that may be delivered only once more, is a suspect. Deliveries that
+# failed are counted as attempts, so the difference is the number of deliveries without an end.
+_SUSPECT: Final = """(o.deliveries_count - o.attempts_count >= 2
+             OR o.deliveries_count >= :max_deliveries::bigint - 1)"""
+# The rows that a recovery changes: all whose lease is over, but for suspects that can be claimed already.
+COMES_BACK: Final = f"{OVER} AND NOT ({_SUSPECT} AND o.lease_expires_at <= now())"
+# A suspect keeps its token, because only the claim of suspects may take it. Any other row becomes free.
+COME_BACK: Final = f"""acquired_token = CASE WHEN {_SUSPECT} THEN o.acquired_token END,
+       acquired_at = CASE WHEN {_SUSPECT} THEN o.acquired_at END,
+       lease_expires_at = CASE WHEN {_SUSPECT} THEN now() ELSE '-infinity' END"""
 LEASES: Final = Columns("lease", id="bigint", token="uuid")  # noqa: S106 - a type, no password
 
 

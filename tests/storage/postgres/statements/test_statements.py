@@ -41,6 +41,9 @@ POSITIONS = {
     "position_at": "ARRAY['-infinity', 0]::float8[]",
     "position_id": "ARRAY[0, 0]::bigint[]",
 }
+# What a node concluded from its looks at the locks of the others.
+OVER = {"claimed_before": "date_part('epoch', now())", "alive": "ARRAY['01234567-89ab']"}
+DEATHS = {**OVER, "max_deliveries": "9223372036854775807"}
 
 
 def attempts(batch: str) -> dict[str, str]:
@@ -49,6 +52,9 @@ def attempts(batch: str) -> dict[str, str]:
 
 def failures(batch: str) -> dict[str, str]:
     return {f"{batch}_reason": TEXTS, f"{batch}_exception": TEXTS, **attempts(batch)}
+
+
+FAILED = {"retried_failure": TEXTS}
 
 
 # By the name of the group of statements and of the statement.
@@ -63,7 +69,9 @@ ARGUMENTS = {
         "max_bytes": "8000000",
     },
     "claim.claim_suspect": {**LEASE, **POSITIONS},
+    "claim.recover": {**POSITIONS, **DEATHS},
     "claim.renew": {**LEASES, "lease_seconds": "60"},
+    "claim.leave_running": LEASES,
     "claim.release": {
         "released_id": IDS,
         "released_token": TOKENS,
@@ -80,7 +88,13 @@ ARGUMENTS = {
         "output_of": GROUPS,
         **OUTPUTS,
     },
-    "settle.retry": {"retried_id": IDS, "retried_token": TOKENS, "retried_delay": NUMBERS, **attempts("retried")},
+    "settle.retry": {
+        "retried_id": IDS,
+        "retried_token": TOKENS,
+        "retried_delay": NUMBERS,
+        **FAILED,
+        **attempts("retried"),
+    },
     "settle.bury": {"buried_id": IDS, "buried_token": TOKENS, **failures("buried")},
     "claim.next_due": POSITIONS,
     "insert.cancel_timer": {"queue": "'q'", "timer_id": "'t'"},
@@ -107,7 +121,8 @@ async def explain(
     await connection.execute(text(f"SET plan_cache_mode = force_{mode}_plan"))
     await connection.exec_driver_sql(f"PREPARE s AS {statement.text}")
     savepoint = await connection.begin_nested()
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s({', '.join(statement.bind(arguments))})"
+    values = f"({', '.join(statement.bind(arguments))})" if arguments else ""
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s{values}"
     plan = (await connection.exec_driver_sql(explained)).scalar_one()
     await savepoint.rollback()
     await connection.execute(text("DEALLOCATE s"))
@@ -139,7 +154,7 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
             for name, value in settings.items():
                 await connection.execute(text(f"SET {name} = '{value}'"))
             for name, arguments in ARGUMENTS.items():
-                if name == "claim.claim_suspect" and not settings:
+                if name in ("claim.claim_suspect", "claim.recover") and not settings:
                     continue  # it may read its range, up to where claims have come, through a bitmap
                 plan = await explain(connection, attrgetter(name)(statements), arguments, mode=mode)
                 check_probes_only(plan)

@@ -1,0 +1,1 @@
+"""The acts of operators, by what they are for."""

@@ -1,0 +1,60 @@
+"""`Finding`: one thing that is wrong with an outbox, and what mends it."""
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+Severity = Literal["error", "warning", "info"]
+"""How bad a finding is: messages are not handled, they may soon not be, or it is only worth knowing."""
+
+# Worst first.
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with an outbox.
+
+    Attributes:
+        check: The name of the check that found it, such as `"snapshot"`.
+        severity: `"error"` (messages are not handled, or will be lost), `"warning"` (they may soon not be, or are
+            handled more slowly than they could) or `"info"` (worth knowing).
+        what: What is wrong, in a sentence.
+        since: Since when, where that is known.
+        why: Why it matters.
+        cure: What mends it.
+        sql: The statements that mend it, where there are any: each ends with `;` at the end of a line. Run them outside
+            a transaction.
+        commands: The commands that show the cause and mend it, where there are any, each on one line for a shell. Words
+            in capital letters are yours to replace: `WHY`, `QUEUE`.
+
+    Example:
+        for finding in await operations.doctor():
+            print(finding.severity, finding.what, finding.cure)
+
+    """
+
+    check: str
+    severity: Severity
+    what: str
+    since: datetime | None
+    why: str
+    cure: str
+    sql: str | None = None
+    commands: tuple[str, ...] = ()
+
+
+def script(*statements: str) -> str:
+    """Return statements as the text of `Finding.sql`."""
+    return "".join(f"{statement.rstrip().rstrip(';')};\n" for statement in statements)
+
+
+def command(*words: str) -> str:
+    """Return a command of this package as one line for a shell."""
+    return shlex.join(["faststream-outbox", *words])
+
+
+def worst_first(findings: list[Finding]) -> list[Finding]:
+    """Return findings by their severity; those of one severity stay in the order of the checks."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

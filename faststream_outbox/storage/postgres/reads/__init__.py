@@ -1,0 +1,1 @@
+"""What operators read from the Postgres store: no read scans a table."""

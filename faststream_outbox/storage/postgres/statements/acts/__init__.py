@@ -1,0 +1,1 @@
+"""The statements of operators' acts on many rows."""

@@ -1,0 +1,1 @@
+"""What a caller publishes through: connections of drivers, and the commits of sessions."""

@@ -1,0 +1,177 @@
+"""What waits in a session for its commit: written just before it, dropped with a rollback or with its savepoint."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction, UOWTransaction
+
+# The unit of work of a session is in its `info` under this key.
+_UNIT: Final = "faststream_outbox.unit_of_work"
+# A flush may change objects again, through listeners; SQLAlchemy gives up after as many.
+_MOST_FLUSHES: Final = 100
+
+
+class Writer(Protocol):
+    """Writes what was collected for it."""
+
+    @property
+    def place(self) -> str:
+        """By which writers of one session are sorted, so that all transactions take their locks in the same order."""
+
+    def write(self, session: Session, items: Sequence[Any]) -> None:
+        """Write the items in the session's transaction."""
+
+
+class UnitOfWork:
+    """The items that one session has collected, in their order, each with its writer.
+
+    Example:
+        unit = UnitOfWork.of(session)
+        unit.add(session, writer, row)  # writer.write(session, [row]) is called before the session's commit
+
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._waiting: list[tuple[Writer, Any]] = []
+        # The savepoints that are open, outermost first, each with the number of items that waited when it began.
+        self._savepoints: list[tuple[SessionTransaction, int]] = []
+        self._written = False
+        self._releasing = False
+        self._committed: SessionTransaction | None = None
+        # The writer of what objects record; what takes it from them after a flush, and drops it after a rollback.
+        self.event_writer: Writer | None = None
+        self.take_events: Callable[[Iterable[object]], None] | None = None
+        self.drop_events: Callable[[Iterable[object]], None] | None = None
+        savepoint = session.get_nested_transaction()
+        while savepoint is not None:
+            if savepoint.nested:
+                self._savepoints.insert(0, (savepoint, 0))
+            savepoint = savepoint.parent
+
+    @staticmethod
+    def of(session: Session) -> "UnitOfWork":
+        """Return the unit of work of a session, made at the first call."""
+        unit: UnitOfWork | None = session.info.get(_UNIT)
+        if unit is None:
+            unit = session.info[_UNIT] = UnitOfWork(session)
+        return unit
+
+    def add(self, session: Session, writer: Writer, item: Any) -> None:
+        """Keep an item for the commit of the session's transaction, which begins here if there is none."""
+        if self._written:
+            raise RuntimeError(
+                "This session is committing, and what it had collected is written already: publish before its commit, "
+                "or in a listener of before_flush."
+            )
+        if not session.in_transaction():
+            # A transaction whose end tells what becomes of the item: as `session.add` begins one.
+            if not session.autobegin:
+                raise RuntimeError(
+                    "This session is in no transaction, and begins none by itself: session.begin() first."
+                )
+            session.begin()
+        self._waiting.append((writer, item))
+
+    def last(self, writer: Writer) -> Any:
+        """Return the last item that waits for this writer; None without one."""
+        for each, item in reversed(self._waiting):  # nearly always the first that is looked at
+            if each is writer:
+                return item
+        return None
+
+    def before_commit(self, session: Session) -> None:
+        """Write all items, unless only a savepoint is released."""
+        if session.in_nested_transaction() and not self._releasing:
+            # A savepoint is released, or a transaction commits around an open savepoint, which is released before it:
+            # then this is called once more.
+            self._releasing = True
+            return
+        for _ in range(_MOST_FLUSHES):
+            session.flush()
+            if not (session.new or session.dirty or session.deleted):
+                break
+        items: defaultdict[Writer, list[Any]] = defaultdict(list)
+        for writer, item in self._waiting:
+            items[writer].append(item)
+        for writer in sorted(items, key=lambda each: each.place):
+            writer.write(session, items[writer])
+        # After an error they stay: a commit that is tried again must not leave them out.
+        self._waiting.clear()
+        self._written = not session.in_nested_transaction()
+
+    def after_flush(self, session: Session) -> None:
+        """Take the events of the objects that were written."""
+        if self.take_events is not None:
+            self.take_events([*session.new, *session.dirty, *session.deleted])
+
+    def began(self, savepoint: SessionTransaction) -> None:
+        """Record how many items wait when a savepoint begins."""
+        around, parent = set(), savepoint.parent
+        while parent is not None:
+            around.add(parent)
+            parent = parent.parent
+        while self._savepoints and self._savepoints[-1][0] not in around:
+            self._savepoints.pop()  # it has ended
+        self._savepoints.append((savepoint, len(self._waiting)))
+
+    def committed(self, session: Session) -> None:
+        """Record that the innermost transaction was committed: its end follows."""
+        self._committed = session.get_nested_transaction() or session.get_transaction()
+
+    def ended(self, session: Session, transaction: SessionTransaction) -> None:
+        """Drop what was added in a transaction that was not committed; begin anew after the outermost."""
+        self._releasing = False
+        outermost = transaction.parent is None
+        if not (outermost or transaction.nested):
+            return  # the inner transaction of a flush
+        if transaction is not self._committed:
+            self._drop(session, transaction)
+        self._committed = None
+        if outermost:
+            self._waiting.clear()
+            self._savepoints.clear()
+            self._written = False
+
+    def _drop(self, session: Session, transaction: SessionTransaction) -> None:
+        """Drop the items that were added since a savepoint began."""
+        for number, (savepoint, waiting) in enumerate(self._savepoints):
+            if savepoint is transaction:
+                del self._savepoints[number:], self._waiting[waiting:]
+                break
+        if self.drop_events is not None:
+            self.drop_events(session.identity_map.values())
+
+
+def _before_commit(session: Session) -> None:
+    if _UNIT in session.info:
+        session.info[_UNIT].before_commit(session)
+
+
+def _after_commit(session: Session) -> None:
+    if _UNIT in session.info:
+        session.info[_UNIT].committed(session)
+
+
+def _after_flush(session: Session, _context: UOWTransaction) -> None:
+    if _UNIT in session.info:
+        session.info[_UNIT].after_flush(session)
+
+
+def _created(session: Session, transaction: SessionTransaction) -> None:
+    if _UNIT in session.info and transaction.nested:
+        session.info[_UNIT].began(transaction)
+
+
+def _ended(session: Session, transaction: SessionTransaction) -> None:
+    if _UNIT in session.info:
+        session.info[_UNIT].ended(session, transaction)
+
+
+# On the class, once, which covers every session, as in `commits`. The guard of a handler's session comes before.
+event.listen(Session, "before_commit", _before_commit)
+event.listen(Session, "after_flush", _after_flush)
+event.listen(Session, "after_transaction_create", _created)
+event.listen(Session, "after_commit", _after_commit)
+event.listen(Session, "after_transaction_end", _ended)

@@ -1,0 +1,79 @@
+"""The type of the exception in a dead letter's text: the same by Python and by SQL."""
+
+import pytest
+
+from faststream_outbox.storage.operating.exception_types import (
+    exception_type,
+    has_type,
+    sql_exception_type,
+    sql_has_type,
+)
+from faststream_outbox.storage.postgres.drivers import run_on
+from faststream_outbox.storage.postgres.statements.statement import Statement
+from faststream_outbox.subscriber.judge import render_traceback
+from tests.backends import PostgresBackend
+
+
+class NoMoneyError(Exception):
+    pass
+
+
+class Odd(Exception):  # noqa: N818 - a name without the usual end
+    pass
+
+
+def raised(error: Exception) -> str:
+    try:
+        raise error  # noqa: TRY301 - a traceback is wanted
+    except Exception as caught:  # noqa: BLE001 - what a handler may raise
+        return render_traceback(caught)
+
+
+TEXTS = {
+    raised(ValueError("no")): "ValueError",
+    raised(ValueError()): "ValueError",
+    raised(ValueError("a\nb: c")): "ValueError",
+    raised(NoMoneyError("none")): f"{__name__}.NoMoneyError",
+    raised(Odd("x")): f"{__name__}.Odd",
+    raised(ExceptionGroup("several", [ValueError("a")])): "ExceptionGroup",
+    render_traceback(KeyError("never raised")): "KeyError",
+    "ValueError": "ValueError",
+    "app.errors.PaymentError: no": "app.errors.PaymentError",
+    "app.<locals>.PaymentError: no": "app.<locals>.PaymentError",
+    "app.errors.NoStock: none": "app.errors.NoStock",
+    "see.ticket: 7": None,
+    "": None,
+    "Duplicate": None,
+    "Duplicate: see ticket 7": None,
+    "not ours": None,
+    "seen by Ada\n\nparked for retry_terminal: ValueError: no good": None,
+    f"Duplicate\n\nparked for retry_terminal: {raised(ValueError('no'))}": None,
+    "UnicodeError\n\nparked for rejected": None,
+    "7Error: x": None,
+    " ValueError: x": None,
+    "ValueError x": None,
+    "x" * 5000 + "Error": None,
+}
+
+
+@pytest.mark.parametrize(("stored", "expected"), TEXTS.items(), ids=range(len(TEXTS)))
+def test_the_type_stands_first(stored: str, expected: str | None) -> None:
+    assert exception_type(stored) == expected
+    if expected is not None:
+        assert has_type(stored, expected)
+        assert has_type(stored, expected.rpartition(".")[2])
+        assert not has_type(stored, expected[1:])
+    assert not has_type(stored, "OtherError")
+
+
+def test_no_text_has_no_type() -> None:
+    assert exception_type(None) is None
+
+
+async def test_postgres_finds_the_same(postgres: PostgresBackend) -> None:
+    statement = Statement(f"SELECT {sql_exception_type(':text::text')}, {sql_has_type(':text::text', ':name::text')}")
+    async with postgres.engine.connect() as connection:
+        for stored, expected in TEXTS.items():
+            name = (expected or "x").rpartition(".")[2]
+            [found] = await connection.run_sync(run_on, statement, text=stored, name=name)
+            assert tuple(found) == (expected, None if expected is None else True), stored[:60]
