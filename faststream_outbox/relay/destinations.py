@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from faststream_outbox.engine.claim.prefetch import MOST_BYTES
 from faststream_outbox.relay.routing import Routes
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow
@@ -21,6 +22,14 @@ _SAME_PAUSE_SECONDS: Final = 10.0
 # these bounds. Each look costs a claim, and when the destination accepts again they come that much later.
 _SHORTEST_DELAY: Final = 1.0
 _LONGEST_DELAY: Final = 30.0
+# How many destinations that rows have chosen to remember; of those beyond it none is known.
+_REMEMBERED: Final = 10_000
+# A destination that no call has tried for so long has no rows that wait here: they were deleted, or another relay has
+# them. Rows that were given back come again sooner.
+_FORGET_AFTER: Final = 60.0
+_FORGET_EVERY: Final = 15.0
+# How many bytes the calls that wait may keep: a relay claims nothing while it has twice as many in hand.
+_MOST_BYTES: Final = MOST_BYTES // 2
 
 
 @dataclass(slots=True)
@@ -38,13 +47,32 @@ class Destinations:
     """Pauses single destinations while the broker itself answers.
 
     Of a paused destination one call keeps its rows and tries them again; other calls give theirs back. A queue whose
-    rows all go there is not claimed meanwhile.
+    rows all go there is not claimed meanwhile, nor until the next try if no call keeps rows.
     """
 
-    def __init__(self, routes: Routes, monitor: Monitor, *, pause_queues: Callable[[Collection[str]], None]) -> None:
-        self._routes = routes
+    def __init__(
+        self,
+        routes: Routes,
+        monitor: Monitor,
+        *,
+        pause_queues: Callable[[Collection[str]], None],
+        suspect_waits: Callable[[], bool],
+        max_waiting: int,
+    ) -> None:
+        self._fixed_by_queue = routes.fixed_by_queue
+        self._fixed = frozenset(self._fixed_by_queue.values())
+        self._known = set(routes.fixed)
         self._monitor = monitor
         self._pause_queues = pause_queues
+        # Whether a row has to run alone: it cannot while a call keeps rows.
+        self._suspect_waits = suspect_waits
+        # The calls that keep rows of a paused destination, and so a worker, each with the bytes of its rows.
+        self._waiting: dict[object, int] = {}
+        self._max_waiting = max_waiting
+        # The destinations that each call is to try.
+        self._probes: dict[object, set[str]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._forgetting: asyncio.TimerHandle | None = None
         self._pauses: dict[str, _Pause] = {}
         # How long each destination waited last, and until when that counts.
         self._waits: dict[str, tuple[float, float]] = {}
@@ -56,6 +84,10 @@ class Destinations:
         """The destinations that accept nothing, each with the reason."""
         return {destination: pause.reason for destination, pause in self._pauses.items()}
 
+    def knows(self, destination: str) -> bool:
+        """Return whether a route names a destination, or it has accepted a message: no row alone has chosen it."""
+        return destination in self._known
+
     def admits(self, destination: str, call: object) -> bool:
         """Return whether a call may send to a destination: it is not paused, or this call is to try."""
         pause = self._pauses.get(destination)
@@ -63,7 +95,7 @@ class Destinations:
             return True
         if self._closed.is_set() or pause.prober is not None or time.monotonic() < pause.until:
             return False
-        self._probe(pause, call)
+        self._probe(destination, pause, call)
         return True
 
     def begin(self, destination: str, error: Exception) -> None:
@@ -77,38 +109,52 @@ class Destinations:
             self._monitor.report(
                 "destination_paused", message, level=logging.WARNING, error=error, destination=destination
             )
+        pause.reason = error  # the broker may say more at a later try
         pause.until = now + pause.wait
+        self._update_queues(destination)
+        self._forget_later()
 
     def end(self, destination: str) -> None:
         """Note that a destination has accepted a message."""
+        if len(self._known) < _REMEMBERED:
+            self._known.add(destination)
         pause = self._pauses.pop(destination, None)
         if pause is None:
             return
         self._waits[destination] = (pause.wait, time.monotonic() + _SAME_PAUSE_SECONDS)
-        self._update_queues()
+        self._update_queues(destination)
         message = f"{destination} accepts messages again."
         self._monitor.report("destination_resumed", message, level=logging.INFO, destination=destination)
 
-    async def wait(self, destination: str, call: object) -> bool:
-        """Wait before a call tries a paused destination again; return False if it has to give its rows back."""
+    async def wait(self, destination: str, call: object, size: int) -> bool:
+        """Wait before a call tries a paused destination again; return False if it has to give its rows back.
+
+        `size` is how many bytes the rows have that it keeps.
+        """
         pause = self._pauses.get(destination)
         if pause is None:
             return True
         if self._closed.is_set() or pause.prober not in (None, call):
             return False
-        self._probe(pause, call)
         seconds, pause.wait = pause.wait, min(2 * pause.wait, _MAX_WAIT)
+        self._waiting.pop(call, None)
+        if len(self._waiting) >= self._max_waiting or sum(self._waiting.values()) + size > _MOST_BYTES:
+            return False
+        self._waiting[call] = size
+        self._probe(destination, pause, call)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
-        return not self._closed.is_set()
+        return not self._closed.is_set() and not self._suspect_waits()
 
     def leave(self, call: object) -> None:
-        """Note that a call has ended: another one may try the destinations that it tried."""
-        for pause in self._pauses.values():
-            if pause.prober is call:
+        """Note that a call has ended: another one may try the destinations that it tried, after a wait."""
+        self._waiting.pop(call, None)
+        for destination in self._probes.pop(call, ()):
+            pause = self._pauses.get(destination)
+            if pause is not None and pause.prober is call:
                 pause.prober, pause.until = None, time.monotonic() + pause.wait
-                self._update_queues()
+                self._update_queues(destination)
 
     def delay(self, destination: str, row: OutboxRow) -> float:
         """Return for how many seconds to give back a row: not at all, if its queue is not claimed meanwhile."""
@@ -120,15 +166,47 @@ class Destinations:
     def close(self) -> None:
         """Make every call that waits give its rows back: the relay stops."""
         self._closed.set()
+        for timer in (self._timer, self._forgetting):
+            if timer is not None:
+                timer.cancel()
 
-    def _probe(self, pause: _Pause, call: object) -> None:
+    def _probe(self, destination: str, pause: _Pause, call: object) -> None:
         if pause.prober is not call:
             pause.prober = call
-            self._update_queues()
+            self._probes.setdefault(call, set()).add(destination)
+            self._update_queues(destination)
 
-    def _update_queues(self) -> None:
-        tried = {destination for destination, pause in self._pauses.items() if pause.prober is not None}
-        paused = frozenset(queue for queue, to in self._routes.fixed_by_queue.items() if to in tried)
+    def _update_queues(self, changed: str | None = None) -> None:
+        """Claim no queue whose fixed destination waits; `changed` is the only destination that may have changed."""
+        if changed is not None and changed not in self._fixed:
+            return  # there may be as many as there are keys
+        now = time.monotonic()
+        pauses = {to: pause for to in self._fixed if (pause := self._pauses.get(to)) is not None}
+        waits = {to: pause for to, pause in pauses.items() if pause.prober is not None or now < pause.until}
+        paused = frozenset(queue for queue, to in self._fixed_by_queue.items() if to in waits)
         if paused != self._paused_queues:
             self._paused_queues = paused
             self._pause_queues(paused)
+        untried = [pause.until for pause in waits.values() if pause.prober is None]
+        if self._timer is not None:
+            self._timer.cancel()
+        if untried and not self._closed.is_set():
+            self._timer = asyncio.get_running_loop().call_later(min(untried) - now, self._update_queues)
+
+    def _forget_later(self) -> None:
+        if self._forgetting is None and not self._closed.is_set():
+            self._forgetting = asyncio.get_running_loop().call_later(_FORGET_EVERY, self._forget)
+
+    def _forget(self) -> None:
+        """Forget the destinations that no call has tried for long, and the waits that do not count any more."""
+        now, self._forgetting = time.monotonic(), None
+        self._waits = {to: wait for to, wait in self._waits.items() if now < wait[1]}
+        untried = [
+            to for to, pause in self._pauses.items() if pause.prober is None and now >= pause.until + _FORGET_AFTER
+        ]
+        for destination in untried:
+            del self._pauses[destination]
+            message = f"No row that goes to {destination} waits here any more."
+            self._monitor.report("destination_resumed", message, level=logging.INFO, destination=destination)
+        if self._pauses or self._waits:
+            self._forget_later()

@@ -18,6 +18,7 @@ from faststream_outbox.relay.targets.base import (
     HoldsLease,
     LeaseLostError,
     NotAcceptedError,
+    NotAllowedError,
     OutageError,
     RefusedError,
     Target,
@@ -71,9 +72,13 @@ class Forwarder:
             else:
                 done.append((row, self._outcome(row, made)))
         if len(groups) == 1:
+            self._settle(done)
             [group] = groups.values()
-            return done + await self._forward_group(group)
-        await asyncio.gather(*(self._settle_group(group) for group in groups.values()))
+            return await self._forward_group(group)
+        if groups:
+            self._settle(done)
+            await asyncio.gather(*(self._settle_group(group) for group in groups.values()))
+            return []
         return done
 
     async def _settle_group(self, group: Sequence[_Sendable]) -> None:
@@ -85,7 +90,7 @@ class Forwarder:
         destination, left, call = group[0][1].destination, list(group), object()
         try:
             while left:
-                if not self.destinations.admits(destination, call):
+                if self.outage.outlasts_relay or not self.destinations.admits(destination, call):
                     await self._give_back([row for row, _ in left], destination)
                     break
                 count = self.isolation.count_together([row for row, _ in left])
@@ -105,7 +110,7 @@ class Forwarder:
                 done = []
                 unsent = [each for each, error in zip(part, errors, strict=True) if isinstance(error, OutageError)]
                 rows = [row for row, _ in unsent]
-                if not await self._wait(outage, rows, destination, call):
+                if not await self._wait(outage, rows, destination, call, behind=[row for row, _ in left]):
                     await self._give_back(rows, destination)
                     continue
                 done = [(row, _unchanged(row)) for row in rows if not self.pipeline.holds(row)]
@@ -116,7 +121,8 @@ class Forwarder:
 
     async def _send_part(self, part: Sequence[_Sendable]) -> list[Exception | None]:
         messages = [message for _, message in part]
-        return await self.isolation.send([row for row, _ in part], lambda: self.target.send_each(messages))
+        errors = await self.isolation.send([row for row, _ in part], lambda to: to.send_each(messages))
+        return self._refuse_chosen(errors, messages[0].destination)
 
     async def _forward_run(self, rows: Sequence[OutboxRow]) -> list[_Done]:
         """Send the rows of a key up to the first that is retried; go on after one that is dead.
@@ -141,7 +147,7 @@ class Forwarder:
                         self.destinations.end(destination)
                     error = errors[confirmed] if confirmed < len(errors) else error
                 if isinstance(error, OutageError):
-                    if await self._wait(error, left[:1], destination, call, keep=not done):
+                    if await self._wait(error, left[:1], destination, call, behind=left[1:], keep=not done):
                         continue
                     if not done:
                         await self._give_back(rows[:1], destination)
@@ -173,32 +179,54 @@ class Forwarder:
     ) -> list[Exception | None]:
         """Send the first rows of a key; return None for each that is confirmed, then the error of the rest."""
 
-        async def send() -> list[Exception | None]:
-            confirmed, error = await self.target.send_run(messages, holds_lease)
+        async def send(to: Target) -> list[Exception | None]:
+            confirmed, error = await to.send_run(messages, holds_lease)
             if error is None:
                 return [None] * confirmed
             together = isinstance(error, OutageError) and not self.target.one_of_a_key
             return [None] * confirmed + [error] * (len(messages) - confirmed if together else 1)
 
-        return await self.isolation.send(rows[: len(messages)], send)
+        errors = await self.isolation.send(rows[: len(messages)], send)
+        return self._refuse_chosen(errors, messages[0].destination)
+
+    def _refuse_chosen(self, errors: list[Exception | None], destination: str) -> list[Exception | None]:
+        """Refuse rows that chose a destination that the relay has no right to.
+
+        Rows for a destination that a route names, or that accepted messages before, wait: its rights may be back soon.
+        """
+        if self.destinations.knows(destination):
+            return errors
+        return [RefusedError(str(error)) if isinstance(error, NotAllowedError) else error for error in errors]
 
     async def _wait(
-        self, error: OutageError, rows: Sequence[OutboxRow], destination: str, call: object, *, keep: bool = True
+        self,
+        error: OutageError,
+        rows: Sequence[OutboxRow],
+        destination: str,
+        call: object,
+        *,
+        behind: Sequence[OutboxRow],
+        keep: bool = True,
     ) -> bool:
         """Wait until rows that were not accepted can be sent again; return False if they are to be given back.
 
+        They are given back, too, if operators have paused their queue meanwhile. The rows `behind` them are kept too.
         With `keep=False` do not wait, but note the outage, and return False.
         """
         if error is _WAITS:
             return False
+        # A row that others have to prove guilty is given back, so that they are sent.
+        keep = keep and not (len(rows) == 1 and self.isolation.lacks_proof(rows[0]))
         if isinstance(error, NotAcceptedError) and await self.outage.broker_answers():
             self.destinations.begin(destination, error)
-            return keep and await self.destinations.wait(destination, call)
-        self.outage.begin(error)
-        if not keep or (len(rows) == 1 and self.isolation.lacks_proof(rows[0])):
-            return False
-        await self.outage.wait_until_over()
-        return True
+            # While a suspect is in hand nothing else is claimed.
+            keep = keep and not rows[0].suspect
+            size = sum(row.size for row in (*rows, *behind))
+            over = keep and await self.destinations.wait(destination, call, size)
+        else:
+            self.outage.begin(error)
+            over = keep and await self.outage.wait_until_over()
+        return over and not any(self.pipeline.is_paused(row.queue) for row in rows)
 
     def _settle(self, done: Sequence[_Done]) -> None:
         """Settle rows without a key before their call ends."""
@@ -218,7 +246,7 @@ class Forwarder:
             return make_outgoing(row, destination, source=self.source, cloudevents=self.cloudevents)
         except RecursionError:
             return RefusedError("The headers are nested too deep to be read.")
-        except ValueError as error:  # from the destination or the headers
+        except (ValueError, OverflowError) as error:  # from the destination, the headers or the time of creation
             return RefusedError(str(error))
         except Exception as error:  # noqa: BLE001 - one row must not fail those that it was claimed with
             return error

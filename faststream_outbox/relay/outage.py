@@ -37,6 +37,8 @@ class Outage(Loop):
         self._over = asyncio.Event()
         self._over.set()
         self._over_at = 0.0
+        # Whether the relay stops: calls give back what they would keep until the end of an outage.
+        self._closed = False
         self._wait = _FIRST_WAIT
         self._asking: asyncio.Task[bool] | None = None
 
@@ -45,20 +47,32 @@ class Outage(Loop):
         """Whether the broker is known to be down."""
         return self._begun.is_set()
 
+    @property
+    def outlasts_relay(self) -> bool:
+        """Whether the broker is down while the relay stops: rows are given back, not sent."""
+        return self.ongoing and self._closed
+
     def begin(self, error: Exception) -> None:
         """Stop the claims, because the broker is down."""
         if self.ongoing:
             return
         self.reason = error
         self._begun.set()
-        self._over.clear()
+        if not self._closed:
+            self._over.clear()
         self._pause()
         message = f"The broker is down; no rows are claimed until it answers again: {error}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
 
-    async def wait_until_over(self) -> None:
-        """Wait until the broker answers again."""
+    async def wait_until_over(self) -> bool:
+        """Wait until the broker answers again; return False if the relay stops before that."""
         await self._over.wait()
+        return not self._closed
+
+    def close(self) -> None:
+        """Make every call that waits give its rows back: the relay stops."""
+        self._closed = True
+        self._over.set()
 
     async def broker_answers(self) -> bool:
         """Return whether the broker answers; callers that ask together share one question."""

@@ -18,6 +18,7 @@ from faststream_outbox.relay.isolation import Isolation
 from faststream_outbox.relay.outage import Outage, answers
 from faststream_outbox.relay.routing import Route, Routes
 from faststream_outbox.relay.targets import OutageError, make_target
+from faststream_outbox.relay.targets.base import DestinationCheck
 from faststream_outbox.retry import AnyRetryStrategy
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
@@ -31,6 +32,8 @@ from faststream_outbox.subscriber.judge import Judge
 _CONNECT_SECONDS: Final = 10.0
 # How long a stop waits to disconnect; messages without a confirmation will be sent again.
 _DISCONNECT_SECONDS: Final = 10.0
+# How long rows may take to be given back when the relay stops while the broker is down.
+_GIVE_BACK_SECONDS: Final = 1.0
 # How long after its start a relay that has claimed nothing yet counts as alive.
 _FIRST_CLAIM_SECONDS: Final = 30.0
 
@@ -54,8 +57,7 @@ class Relay:
     Payload and headers are sent as stored: nothing is decoded, and no handler is called. Each message carries
     `outbox_id`, which stays the same when its row is sent again, and with a key `outbox_key` and `outbox_sequence`.
 
-    The options that a subscriber has too have the same names and the same checks; the defaults, and the reason for each
-    that differs from a subscriber's, are in `faststream_outbox.relay.relay.RELAY_DEFAULTS`.
+    The options that a subscriber has too have the same names and the same checks; some of the defaults differ.
 
     Args:
         broker: The outbox.
@@ -69,7 +71,7 @@ class Relay:
             doubles from look to look.
         max_fetch_interval: The longest such interval in seconds; 10 by default. Notifications usually wake the relay
             earlier.
-        lease_ttl_seconds: After how many seconds another process may claim a row whose process died; 60 by default.
+        lease_ttl_seconds: After how many seconds others may claim the rows of a process that stalls; 60 by default.
             Leases are renewed while the broker is down, so an outage may take longer than this.
         max_deliveries: After how many deliveries a row is dead without being sent again; by default no limit. A relay
             that dies with the row in hand counts as one.
@@ -173,7 +175,13 @@ class Relay:
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
         self._pipeline = pipeline
         self._outage = Outage(self._target, monitor, pause=pipeline.pause, resume=pipeline.resume)
-        self._destinations = Destinations(self._routes, monitor, pause_queues=pipeline.pause_queues)
+        self._destinations = Destinations(
+            self._routes,
+            monitor,
+            pause_queues=pipeline.pause_queues,
+            suspect_waits=pipeline.suspect_waits,
+            max_waiting=self._options.max_workers // 2,  # the other workers send to other destinations
+        )
         judge = Judge(AckPolicy.NACK_ON_ERROR, self._options, config.last_exception_renderer, monitor)
         self._forwarder = Forwarder(
             target=self._target,
@@ -238,9 +246,12 @@ class Relay:
         self._unsubscribe()
         if self._destinations is not None:
             self._destinations.close()
+        if outage is not None:
+            outage.close()
         if pipeline is not None:
-            # While the broker is down nothing is confirmed, so waiting is useless.
-            await pipeline.stop(0.0 if outage is not None and outage.ongoing else self._broker.config.graceful_timeout)
+            # While the broker is down nothing is confirmed, so waiting for more than the rows' return is useless.
+            down = outage is not None and outage.ongoing
+            await pipeline.stop(_GIVE_BACK_SECONDS if down else self._broker.config.graceful_timeout)
         if outage is not None:
             await outage.stop()
         try:
@@ -281,9 +292,46 @@ class Relay:
         """The destinations that accept nothing while the broker answers, each with its error; others are sent to."""
         return {} if self._outage is None or self._destinations is None else self._destinations.paused
 
+    @property
+    def paused_queues(self) -> dict[str, str]:
+        """The queues that operators have paused, each with who did it, until when and why; others are sent."""
+        pauses = self._broker.config.broker_config.store.control.pauses
+        return {queue: str(pauses[queue]) for queue in self._routes.queues if queue in pauses}
+
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's brokers have it
-        """Return whether the broker that rows are sent to answers."""
+        """Return whether the broker that rows are sent to answers.
+
+        Args:
+            timeout: After how many seconds the answer is False; by default no limit.
+
+        """
         return await answers(self._target.alive, timeout)
+
+    async def check_destinations(self) -> list[DestinationCheck]:
+        """Ask the broker for each destination that the routes name; create nothing and send nothing.
+
+        A queue whose destinations only its rows name has a sentence that says so.
+
+        Example:
+            for text, found in await relay.check_destinations():
+                print("ok" if found else "wrong", text)
+
+        """
+        try:
+            await self._target.start()
+            checks = [await self._check_destination(each) for each in self._routes.known]
+        finally:
+            if self._pipeline is None:
+                await within(_DISCONNECT_SECONDS, self._target.stop())
+        unchecked = "the rows of queue {!r} name destinations, which are not checked"
+        return [*checks, *(DestinationCheck(unchecked.format(queue)) for queue in self._routes.open)]
+
+    async def _check_destination(self, destination: str) -> DestinationCheck:
+        try:
+            self._target.check(destination)
+            return await self._target.look_up(destination)
+        except Exception as error:  # noqa: BLE001 - each client raises its own errors
+            return DestinationCheck(f"{destination!r} cannot be checked: {describe(error)}", found=False)
 
     @property
     def alive(self) -> bool:

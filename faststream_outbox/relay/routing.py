@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 
 from faststream_outbox.runtime.telemetry import PlainError
 from faststream_outbox.storage import OutboxRow
 from faststream_outbox.storage.checks import check_name
 
-# A destination in the form of the broker that receives it, or a function that returns one for a row.
 Route = str | Callable[[OutboxRow], str]
+"""A destination in the form of the broker that receives it, or a function that returns one for a row."""
 
 
 class UnroutableError(PlainError):
@@ -32,6 +33,10 @@ class Routes:
                 raise TypeError(
                     f"The route of queue {queue!r} is {route!r}: give a destination, or a function of a row."
                 )
+            elif iscoroutinefunction(route) or iscoroutinefunction(type(route).__call__):
+                raise TypeError(
+                    f"The route of queue {queue!r} is a coroutine function, and nothing awaits it: give a plain one."
+                )
         self._routes = dict(routes)
         self.queues = list(routes)
 
@@ -45,6 +50,18 @@ class Routes:
     def fixed_by_queue(self) -> dict[str, str]:
         """The destinations of queues whose rows all go to one."""
         return {queue: route for queue, route in self._routes.items() if isinstance(route, str)}
+
+    @property
+    def known(self) -> list[str]:
+        """The destinations that are known before any row: fixed ones, and those that a header may name."""
+        allowed = (route.allow or () for route in self._routes.values() if isinstance(route, ByHeader))
+        named = (each for names in allowed for each in names if not each.endswith("*"))
+        return list(dict.fromkeys([*self.fixed, *named]))
+
+    @property
+    def open(self) -> list[str]:
+        """The queues whose rows may go to destinations that only the rows name."""
+        return [queue for queue, route in self._routes.items() if not isinstance(route, str) and not _is_closed(route)]
 
     def destination(self, row: OutboxRow) -> str:
         """Return the destination of a row."""
@@ -85,6 +102,12 @@ class ByHeader:
                 "allow."
             )
         return destination
+
+
+def _is_closed(route: Callable[[OutboxRow], str]) -> bool:
+    """Return whether all destinations of a route are in its list."""
+    allow = route.allow if isinstance(route, ByHeader) else None
+    return allow is not None and not any(each.endswith("*") for each in allow)
 
 
 def _matches(destination: str, allowed: str) -> bool:

@@ -19,6 +19,7 @@ from faststream.rabbit import RabbitBroker, RabbitQueue
 from faststream.redis import RedisBroker, StreamSub
 
 from tests.servers.kafka import Kafka
+from tests.servers.kafka_cluster import KafkaPair
 from tests.servers.nats import Nats
 from tests.servers.rabbitmq import RabbitMQ
 from tests.servers.redis import Redis
@@ -209,7 +210,7 @@ class RabbitQueueEndpoint(Endpoint):
 
 
 class KafkaEndpoint(Endpoint):
-    server = Kafka
+    server: ClassVar[type[Kafka]] = Kafka
     running: Kafka
 
     def broker(self) -> Any:
@@ -252,6 +253,20 @@ class KafkaEndpoint(Endpoint):
 class ConfluentEndpoint(KafkaEndpoint):
     def broker(self) -> Any:
         return ConfluentBroker(self.running.bootstrap_servers, logger=None)
+
+
+class KafkaPairEndpoint(KafkaEndpoint):
+    """A topic that accepts nothing while one of its two replicas is away."""
+
+    server = KafkaPair
+    running: KafkaPair
+
+    async def prepare(self) -> None:
+        await self.running.create_replicated_topic(self.name, [1, 2, 1], min_insync_replicas="2")
+
+
+class ConfluentPairEndpoint(KafkaPairEndpoint, ConfluentEndpoint):
+    """The same, by the other client."""
 
 
 ENDPOINTS: tuple[type[Endpoint], ...] = (

@@ -146,3 +146,62 @@ async def test_rows_before_one_that_waits_are_settled(postgres: PostgresBackend)
         target.full.clear()
         await until_empty(postgres)
     assert target.sent == [b"%d" % number for number in range(10)]
+
+
+@every_server
+async def test_one_worker_is_enough_for_a_full_destination_and_another(
+    postgres: PostgresBackend, endpoint: Endpoint
+) -> None:
+    broker = broker_on(postgres)
+    async with full_destination(endpoint) as (full, make_room), endpoint.listening() as inbox:
+        routes: dict[str, Route] = {"mixed": by_header("where"), "q": endpoint.destination, "r": full}
+        async with Relay(broker, to=endpoint.broker(), routes=routes, max_workers=1) as relay:
+            await publish(broker, postgres, 120, good=endpoint.destination, full=full)
+            await inbox.until(60)
+            await until_rows(postgres, 60)
+            assert list(relay.paused_destinations) == [full]
+            await publish(broker, postgres, 120, good=endpoint.destination, full=full)
+            await inbox.until(120)
+            await make_room()
+            await until_empty(postgres)
+    assert await postgres.dead_letters() == []
+
+
+@pytest.mark.parametrize("key", ["k", None], ids=["with keys", "without keys"])
+async def test_many_full_destinations_leave_workers_to_others(postgres: PostgresBackend, key: str | None) -> None:
+    target = Full(*(f"full{number}" for number in range(12)))
+    broker = broker_on(postgres)
+    async with Relay(broker, to=target, routes={"q": by_header("where")}, max_workers=4, max_records=1) as relay:
+        async with postgres.transaction() as session:
+            for number in range(36):
+                where, each = f"full{number % 12}", key and f"{key}{number}"
+                await broker.publish(b"%d" % number, queue="q", key=each, headers={"where": where}, session=session)
+        await until(lambda: len(relay.paused_destinations) == 12)
+        async with postgres.transaction() as session:
+            for number in range(20):
+                each = key and f"good{number}"  # a key waits for its first row
+                await broker.publish(b"good", queue="q", key=each, headers={"where": "good"}, session=session)
+        await until(lambda: target.sent.count(b"good") == 20)
+        target.full.clear()
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []
+
+
+@pytest.mark.parametrize("max_workers", [1, 4])
+async def test_many_full_destinations_do_not_take_all_workers(postgres: PostgresBackend, max_workers: int) -> None:
+    """A call keeps the rows of such a destination, and its worker: some have to be left for the others."""
+    full = [f"full-{number}" for number in range(10)]
+    broker, target = broker_on(postgres), Full(*full)
+    async with postgres.transaction() as session:
+        for number, where in enumerate(full):
+            headers = {"where": where}
+            await broker.publish(b"%d" % number, queue="q", key=where, headers=headers, session=session)
+    async with Relay(broker, to=target, routes={"q": by_header("where")}, max_workers=max_workers) as relay:
+        await until(lambda: len(relay.paused_destinations) == 10)
+        async with postgres.transaction() as session:
+            await broker.publish(b"good", queue="q", key="good", headers={"where": "good"}, session=session)
+        await until(lambda: target.sent == [b"good"])
+        target.full.clear()
+        await until_empty(postgres)
+    assert len(target.sent) == 11
+    assert await postgres.dead_letters() == []

@@ -138,6 +138,24 @@ async def test_a_stop_does_not_wait_for_the_broker(postgres: PostgresBackend, en
     assert first_of_each(inbox) == expected(range(110))
 
 
+@pytest.mark.parametrize("endpoint", [RedisStream], indirect=True, ids=["RedisStream"])
+async def test_a_stop_in_an_outage_counts_no_delivery(postgres: PostgresBackend, endpoint: Endpoint) -> None:
+    """With `max_deliveries`, some restarts in outages would make rows dead that nobody could have sent."""
+    broker = broker_on(postgres)
+    for _ in range(2):
+        async with Relay(broker, to=endpoint.broker(), routes={"q": endpoint.destination}, max_deliveries=2) as relay:
+            await endpoint.running.kill()
+            await publish(broker, postgres, range(22))
+            await until(lambda: relay.paused)
+            await until(postgres.rows, lambda rows: any(row.acquired_token for row in rows))
+        rows = await postgres.rows()
+        assert {(row.attempts_count, row.deliveries_count, row.acquired_token) for row in rows} == {(0, 0, None)}
+        await endpoint.running.start()
+    async with relaying(broker, endpoint):
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []
+
+
 @pytest.mark.parametrize("endpoint", [NatsStream], indirect=True)
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 async def test_a_client_may_give_up_and_the_relay_does_not(

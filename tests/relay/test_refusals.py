@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from faststream.rabbit import Channel, RabbitBroker
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
@@ -163,6 +163,27 @@ async def test_headers_that_are_none_are_refused(postgres: PostgresBackend) -> N
         await until_empty(postgres)
     assert sorted(endpoint.sent) == [b"0", b"0", b"2", b"2"]
     assert await dead_bodies(postgres) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("created_at", ["infinity", "-infinity", "0044-03-15 BC", "200000-01-01"])
+async def test_a_time_that_no_event_has_is_refused(postgres: PostgresBackend, created_at: str) -> None:
+    """CloudEvents have a time, and an insert by SQL may write any there."""
+    records = Records()
+    broker = broker_on(postgres, records)
+    table = postgres.outbox_table.fullname
+    async with postgres.transaction() as session:
+        await session.execute(
+            text(
+                f"INSERT INTO {table} (queue, payload, entity_key, created_at) VALUES ('q', 'odd', 'a', '{created_at}')"
+            )
+        )
+        await broker.publish(b"next", queue="q", key="a", session=session)
+    endpoint = Memory()
+    async with Relay(broker, to=endpoint, routes={"q": "there"}, cloudevents=True):
+        await until_empty(postgres)
+    assert endpoint.sent == [b"next"]
+    assert await dead_bodies(postgres) == [b"odd"]
+    assert records.named("retry_scheduled") == []
 
 
 @pytest.mark.parametrize("endpoint", [RabbitQueueEndpoint], indirect=True)

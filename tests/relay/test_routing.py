@@ -37,6 +37,22 @@ def test_allow_is_a_list() -> None:
         by_header("where", allow="orders")
 
 
+async def _coroutine(row: object) -> str:
+    return str(row)
+
+
+class _Callable:
+    async def __call__(self, row: object) -> str:
+        return str(row)
+
+
+@pytest.mark.parametrize("route", [_coroutine, _Callable()], ids=["a function", "an object"])
+def test_a_route_that_is_not_awaited_is_refused(postgres: PostgresBackend, route: Any) -> None:
+    """Each of its rows would be dead."""
+    with pytest.raises(TypeError, match="'q' is a coroutine function"):
+        Relay(broker_on(postgres), to=Memory(), routes={"q": route})
+
+
 @pytest.mark.parametrize(
     "subject", ["$JS.API.STREAM.DELETE.x", "core:$SYS.x", "_INBOX.x", "core:_INBOX.x", "a..b", "a."]
 )

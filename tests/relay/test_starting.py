@@ -15,6 +15,7 @@ from faststream_outbox import OutboxBroker, Relay, TestOutboxBroker, make_outbox
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.relay.memory_target import Memory
+from tests.servers.redis import Redis
 
 TESTS: list[tuple[Any, Any, str]] = [
     (KafkaBroker, TestKafkaBroker, "t"),
@@ -45,3 +46,14 @@ async def test_a_relay_that_starts_is_in_the_log(postgres: PostgresBackend) -> N
     assert started.levelname == "INFO"
     assert started.getMessage() == "Relaying the rows of 'orders', 'mails' to a Memory."
     assert (started.queue, started.subscriber, started.to) == ("orders,mails", "relay", "Memory")
+
+
+@pytest.mark.parametrize(("address", "options"), [("?nonsense=1", {}), ("", {"nonsense": 1})], ids=["URL", "option"])
+async def test_options_that_redis_does_not_accept_are_refused(
+    postgres: PostgresBackend, redis_server: Redis, address: str, options: dict[str, Any]
+) -> None:
+    """Its client looks at them for the first message only, and each would fail and be dead."""
+    relay = Relay(broker_on(postgres), to=RedisBroker(redis_server.url + address, **options), routes={"q": "orders"})
+    with pytest.raises(ValueError, match=r"does not accept an option .* 'nonsense'"):
+        await relay.start()
+    await relay.stop()

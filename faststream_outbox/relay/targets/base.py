@@ -2,16 +2,25 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from faststream_outbox.relay.outgoing import Outgoing
+from faststream_outbox.relay.targets.window import Window
 from faststream_outbox.runtime.telemetry import PlainError
 from faststream_outbox.runtime.timeouts import within
 
 # How long a broker may take to disconnect with an old password, or to connect with a new one.
 _RENEW_SECONDS: Final = 10.0
+
+# A message of so many bytes may take a second longer to be confirmed.
+_BYTES_PER_SECOND: Final = 2**18
+
+# How many destinations to remember the window of while nothing is on its way there.
+_REMEMBERED_WINDOWS: Final = 100
 
 # Returns whether the relay still holds the lease of the rows: asked before each send, as an outage may outlast a lease.
 HoldsLease = Callable[[], bool]
@@ -27,6 +36,19 @@ class ConnectionLostError(OutageError):
 
 class NotAcceptedError(OutageError):
     """The destination accepts nothing for now, because it is full or does not confirm; others may accept."""
+
+
+class NotAllowedError(NotAcceptedError):
+    """The relay has no right to send to the destination, or has lost it."""
+
+
+class UnexplainedError(NotAcceptedError):
+    """The broker answered with an error that does not say whether the message or its destination is at fault."""
+
+    def __init__(self, text: str, *, accepted_at: float) -> None:
+        super().__init__(text)
+        # When the place that the message was sent to, such as a partition, last accepted another one.
+        self.accepted_at = accepted_at
 
 
 class RefusedError(PlainError):
@@ -50,6 +72,19 @@ class SentRun(NamedTuple):
     error: Exception | None = None
 
 
+class DestinationCheck(NamedTuple):
+    """Whether a destination is there, as far as the broker can be asked, and a sentence that says it.
+
+    Attributes:
+        text: What was found, or what to create; a sentence without its full stop.
+        found: False if messages cannot be sent there.
+
+    """
+
+    text: str
+    found: bool = True
+
+
 class Target(ABC):
     """A broker that a relay sends to."""
 
@@ -69,6 +104,8 @@ class Target(ABC):
     by_destination: ClassVar[bool] = True
     # Whether only one message of a key is on its way at a time.
     one_of_a_key: ClassVar[bool] = False
+    # Whether a client that repeats a send by itself is stopped after `confirm_timeout`; set for a twin.
+    gives_up: bool = False
 
     async def wait_confirmed(self, confirmation: Awaitable[Any], destination: str) -> None:
         """Wait for a confirmation without limit, and report an outage each time `confirm_timeout` has passed.
@@ -77,13 +114,22 @@ class Target(ABC):
         """
         future = asyncio.ensure_future(confirmation)
         while not (await asyncio.wait({future}, timeout=self.confirm_timeout))[0]:
+            error = self.not_confirmed(destination, await self.explain_silence(destination))
+            if self.gives_up:
+                future.cancel()
+                raise error
             if self.on_outage is not None:
-                self.on_outage(destination, self.not_confirmed(destination))
+                self.on_outage(destination, error)
         future.result()
 
-    def not_confirmed(self, destination: str) -> OutageError:
+    def not_confirmed(self, destination: str, why: str = "") -> OutageError:
         """Return the error for a confirmation that did not come in time."""
-        return NotAcceptedError(f"{destination} has confirmed nothing for {self.confirm_timeout:g} seconds.")
+        silence = f"{destination} has confirmed nothing for {self.confirm_timeout:g} seconds"
+        return NotAcceptedError(f"{silence}: {why}." if why else f"{silence}.")
+
+    async def explain_silence(self, destination: str) -> str:  # noqa: ARG002 - not every broker knows why
+        """Return what the broker knows about a destination that confirms nothing; raise no error."""
+        return ""
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that a client's error means; any other error as it is."""
@@ -98,6 +144,10 @@ class Target(ABC):
     @abstractmethod
     def check(self, destination: str) -> None:
         """Raise `ValueError` for a destination that this kind of broker cannot have."""
+
+    async def look_up(self, destination: str) -> DestinationCheck:
+        """Ask the connected broker whether it has a destination; create nothing and send nothing."""
+        return DestinationCheck(f"{destination!r} is not checked: this broker cannot be asked")
 
     @abstractmethod
     async def start(self) -> None:
@@ -122,9 +172,21 @@ class Target(ABC):
         """Connect by another FastStream broker from now on."""
         raise NotImplementedError
 
+    def twin(self) -> "Target | None":
+        """Return a target for the same broker with its own connections, to be started for messages to be sent alone.
+
+        None if the client has one connection: such a message is then sent when no other is on its way.
+        """
+        return None
+
     @abstractmethod
     async def alive(self) -> bool:
         """Return whether the broker answers."""
+
+    async def connect(self) -> bool:
+        """Connect, and return whether the broker answers."""
+        await self.start()
+        return await self.alive()
 
     async def reachable(self) -> bool:
         """Return whether the server accepts a new connection at this moment."""
@@ -152,6 +214,9 @@ class OneByOneTarget(Target):
 
     def __init__(self, broker: Any) -> None:
         self.use(broker)
+        # By destination: of those that messages are on their way to, and of some others.
+        self._windows: WeakValueDictionary[str, Window] = WeakValueDictionary()
+        self._newest_windows: deque[Window] = deque(maxlen=_REMEMBERED_WINDOWS)
 
     def use(self, broker: Any) -> None:
         """Connect by another FastStream broker from now on."""
@@ -191,20 +256,46 @@ class OneByOneTarget(Target):
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all messages at once, then wait for all confirmations."""
-        return list(await asyncio.gather(*(self._try(self.send(message), message.destination) for message in messages)))
+        return list(await asyncio.gather(*(self._send_in_turn(message, lambda: True) for message in messages)))
 
     async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
         """Send each message after the one before it is confirmed: the broker might accept a later one only."""
         for confirmed, message in enumerate(run):
-            error = await self._try(self.send(message), message.destination) if holds_lease() else LeaseLostError()
+            error = await self._send_in_turn(message, holds_lease)
             if error is not None:
                 return SentRun(confirmed, error)
         return SentRun(len(run))
 
-    async def _try(self, sending: Awaitable[None], destination: str) -> Exception | None:
+    async def _send_in_turn(self, message: Outgoing, holds_lease: HoldsLease) -> Exception | None:
+        """Send a message when there is room for it, unless the lease is lost meanwhile."""
+        if self.repeats_sends:
+            return await self._try(self.send(message), message.destination) if holds_lease() else LeaseLostError()
+        size, window = len(message.payload), self.window(message.destination)
+        async with window.room(size, self.confirm_timeout, may_skip=True) as admitted:
+            if not holds_lease():
+                return LeaseLostError()
+            if not admitted:
+                return self.not_confirmed(message.destination)
+            error = await self._try(self.send(message), message.destination, self.seconds_for(size))
+            if not isinstance(error, OutageError):
+                window.answered()
+            return error
+
+    def window(self, destination: str) -> Window:
+        """Return what bounds the bytes on their way to a destination."""
+        if (window := self._windows.get(destination)) is None:
+            window = self._windows[destination] = Window()
+            self._newest_windows.append(window)
+        return window
+
+    def seconds_for(self, size: int) -> float:
+        """Return how long a message may take to be confirmed; a large one may be slow to send."""
+        return self.confirm_timeout + size / _BYTES_PER_SECOND
+
+    async def _try(self, sending: Awaitable[None], destination: str, seconds: float | None = None) -> Exception | None:
         connection = self.connection
         try:
-            async with asyncio.timeout(None if self.repeats_sends else self.confirm_timeout):
+            async with asyncio.timeout(seconds):
                 await sending
         except TimeoutError:
             return self._unless_lost(connection, self.not_confirmed(destination))

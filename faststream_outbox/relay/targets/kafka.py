@@ -14,7 +14,7 @@ from faststream.kafka import KafkaBroker
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import HoldsLease, LeaseLostError, RefusedError, SentRun
 from faststream_outbox.relay.targets.kafka_producer import Batch, BatchProducer, append
-from faststream_outbox.relay.targets.kafka_topics import MissingTopics, check_topic
+from faststream_outbox.relay.targets.kafka_topics import MissingTopicError, check_topic
 
 # A topic may accept smaller batches than its brokers do. Batches are then halved, down to this size.
 _SMALLEST_BATCH_BYTES: Final = 1024
@@ -33,14 +33,20 @@ class KafkaTarget(BatchProducer):
         super().__init__()
         self.use(broker)
         self._senders: dict[tuple[str, int], _PartitionSender] = {}
-        self._missing = MissingTopics()
         self._round_robin = count()
 
     def use(self, broker: KafkaBroker) -> None:
         """Connect by the options of another FastStream broker from now on."""
+        self._broker = broker
         options: dict[str, Any] = broker._connection_kwargs  # noqa: SLF001 - FastStream has no public name for it
         self.use_options(options)
         self._partition_of = options.get("partitioner") or DefaultPartitioner()
+
+    def twin(self) -> "KafkaTarget":
+        """Return a target with its own producer, which knows what this one has sent."""
+        twin = KafkaTarget(self._broker)
+        twin.gives_up, twin._accepted_at, twin._missing = True, self._accepted_at, self._missing
+        return twin
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send the messages of each topic to one of its partitions, in rotation; go on after a refused message."""
@@ -147,7 +153,8 @@ class _PartitionSender:
             if counts:
                 await self._producer.send_batch(batch, self._topic, self._partition)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
-            if isinstance(error, RefusedError) and batch.record_count() > 1:
+            of_one = isinstance(error, RefusedError) and not isinstance(error, MissingTopicError)
+            if of_one and batch.record_count() > 1:
                 await self._send_singly(counts, batch.size())
             else:
                 for run in counts or self._waiting:  # without counts there is no connection, for any of them

@@ -2,20 +2,29 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
 from faststream.nats import NatsBroker
 from faststream.nats.response import NatsPublishCommand
 from faststream.response.publish_type import PublishType
-from nats.errors import BadSubjectError, Error, MaxPayloadError
-from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+from nats.errors import BadSubjectError, Error, MaxPayloadError, NoRespondersError
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
-from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID, nats_answer, nats_flushed
+from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID
+from faststream_outbox.publisher.nats_answers import NatsForbiddenError, nats_answer, nats_flushed, nats_permissions
 from faststream_outbox.relay.outgoing import Outgoing
-from faststream_outbox.relay.targets.base import NotAcceptedError, OneByOneTarget, OutageError, RefusedError
+from faststream_outbox.relay.targets.base import (
+    DestinationCheck,
+    NotAcceptedError,
+    OneByOneTarget,
+    OutageError,
+    RefusedError,
+    error_text,
+)
 
 _CORE: Final = "core:"
 # The subjects by which NATS is operated, and those of answers.
@@ -23,10 +32,12 @@ _INTERNAL: Final = ("$", "_INBOX.")
 # Headers with such names tell JetStream what to do, such as to drop messages before this one.
 _STEERING: Final = "nats-"
 _BAD_REQUEST: Final = 400
+# The account has used up its storage. NATS answers it as a bad request, and accepts the message when there is room.
+_ACCOUNT_FULL: Final = 10002
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The bytes around the headers.
 _HEADERS_FRAME: Final = len("NATS/1.0\r\n\r\n")
-# The part of `confirm_timeout` that a stream has to answer; in the rest it is asked whether there is one.
+# The part of the time for a confirmation that a stream has; in the rest it is asked whether there is one.
 _ANSWER_SHARE: Final = 0.8
 # A server closes the connection on a line over 4,096 bytes, which holds more than the subject.
 _MAX_SUBJECT_BYTES: Final = 3_900
@@ -36,7 +47,7 @@ class NatsTarget(OneByOneTarget):
     """A subject of a JetStream stream, which confirms; or `core:subject`, which only present subscribers receive."""
 
     broker: NatsBroker
-    refusals = (MaxPayloadError, BadSubjectError)
+    refusals = (MaxPayloadError, BadSubjectError, NatsForbiddenError)
     outages = (Error, OSError)
     # The server that the client is or was connected to.
     _server: Any = None
@@ -55,6 +66,25 @@ class NatsTarget(OneByOneTarget):
                 f"{destination[:100]!r} cannot be published to: give a subject of at most {_MAX_SUBJECT_BYTES} bytes, "
                 "without spaces, wildcards and empty parts."
             )
+
+    async def look_up(self, destination: str) -> DestinationCheck:
+        """Ask JetStream which stream has a subject; core NATS has nothing to be created."""
+        if destination.startswith(_CORE):
+            return DestinationCheck(f"{destination!r} needs no stream: the subscribers of the moment receive it")
+        try:
+            stream = await self._find_stream(destination)
+        except NotFoundError:
+            name = re.sub(r"\W", "_", destination).upper()
+            how = f"nats stream add {name} --subjects {destination}"
+            wrong = f"no JetStream stream has the subject {destination!r}: create one, for instance by {how}; or route"
+            return DestinationCheck(f"{wrong} to 'core:{destination}', which confirms nothing", found=False)
+        except (ServiceUnavailableError, NoRespondersError, TimeoutError) as error:
+            return DestinationCheck(f"JetStream is not available for {destination!r}: {error_text(error)}", found=False)
+        return DestinationCheck(f"stream {stream!r} has the subject {destination!r}")
+
+    async def _find_stream(self, subject: str) -> str:
+        streams = self.broker.config.broker_config.connection_state.stream
+        return await streams.find_stream_name_by_subject(subject)
 
     async def alive(self) -> bool:
         """Exchange a ping with the server; replace a client that has given up, even the application's."""
@@ -98,30 +128,35 @@ class NatsTarget(OneByOneTarget):
             raise OutageError("NATS is not connected.")
         return self.client
 
-    def _flushed(self) -> AbstractAsyncContextManager[None]:
-        return nats_flushed(self._connected_client, ceil(self.confirm_timeout))
+    def _flushed(self, size: int = 0) -> AbstractAsyncContextManager[None]:
+        return nats_flushed(self._connected_client, ceil(self.seconds_for(size)))
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send all messages, then wait for all; one flush confirms all messages of core NATS."""
         if not all(message.destination.startswith(_CORE) for message in messages):
             return await super().send_each(messages)
-        connection = self.connection
+        connection, size = self.connection, sum(len(message.payload) for message in messages)
         try:
-            async with self._flushed():
-                return [await self._try(self._publish(message), message.destination) for message in messages]
+            async with self.window(_CORE).room(size, self.confirm_timeout), asyncio.timeout(self.seconds_for(size)):
+                check = nats_permissions(self._connected_client)
+                async with self._flushed(size):
+                    errors = [await self._try(self._publish(message), message.destination) for message in messages]
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return [self._unless_lost(connection, self.translate(error))] * len(messages)
+        return [error or self._forbidden(message, check) for message, error in zip(messages, errors, strict=True)]
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
+        check = partial(nats_permissions(self._connected_client), _subject(message))
         if message.destination.startswith(_CORE):
-            async with self._flushed():
+            async with self._flushed(len(message.payload)):
                 await self._publish(message)
+            check()
             return
-        command = self._command(message, _ANSWER_SHARE * self.confirm_timeout)
+        command = self._command(message, _ANSWER_SHARE * self.seconds_for(len(message.payload)))
         try:
             publishing = self.broker.config.broker_config.js_producer.publish(command)
-            await nats_answer(self.client, publishing, self.client.stats["reconnects"])
+            await nats_answer(self.client, publishing, self.client.stats["reconnects"], check=check)
         except (NoStreamResponseError, TimeoutError) as error:
             raise await self._no_stream(message.destination) from error
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -130,13 +165,20 @@ class NatsTarget(OneByOneTarget):
                 raise refusal from error
             raise
 
+    def _forbidden(self, message: Outgoing, check: Callable[[str], None]) -> Exception | None:
+        try:
+            check(_subject(message))
+        except NatsForbiddenError as error:
+            return self.translate(error)
+        return None
+
     async def _publish(self, message: Outgoing) -> None:
         await self.producer.publish(self._command(message))
 
     async def _no_stream(self, subject: str) -> Exception:
         """Return why no stream answered: none has the subject, or JetStream is not available."""
         try:
-            stream = await self.broker.config.broker_config.connection_state.stream.find_stream_name_by_subject(subject)
+            stream = await self._find_stream(subject)
         except NotFoundError:
             return RefusedError(
                 f"No JetStream stream has the subject {subject!r}: create one, or route to 'core:{subject}'."
@@ -146,7 +188,8 @@ class NatsTarget(OneByOneTarget):
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of NATS means."""
         if isinstance(error, APIError):
-            return (RefusedError if error.code == _BAD_REQUEST else NotAcceptedError)(str(error))
+            refused = error.code == _BAD_REQUEST and error.err_code != _ACCOUNT_FULL
+            return (RefusedError if refused else NotAcceptedError)(str(error))
         return super().translate(error)
 
     def _command(self, message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
@@ -165,12 +208,16 @@ class NatsTarget(OneByOneTarget):
             )
         return NatsPublishCommand(
             message.payload,
-            subject=message.destination.removeprefix(_CORE),
+            subject=_subject(message),
             headers=headers,
             correlation_id=message.correlation_id,
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )
+
+
+def _subject(message: Outgoing) -> str:
+    return message.destination.removeprefix(_CORE)
 
 
 def _steers(name: str) -> bool:

@@ -1,11 +1,19 @@
 """RabbitMQ, through aio-pika."""
 
 import asyncio
+import struct
 from typing import Any, Final
 
 from aio_pika import Connection
 from aio_pika.exceptions import AMQPConnectionError, AMQPError
-from aiormq.exceptions import ChannelClosed, ChannelInvalidStateError, DeliveryError, PublishError
+from aiormq.exceptions import (
+    ChannelClosed,
+    ChannelInvalidStateError,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    DeliveryError,
+    PublishError,
+)
 from faststream.rabbit import RabbitBroker, RabbitExchange
 from faststream.rabbit.response import RabbitPublishCommand
 from faststream.response.publish_type import PublishType
@@ -15,6 +23,7 @@ from pamqp.encode import field_table
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import (
     ConnectionLostError,
+    DestinationCheck,
     OneByOneTarget,
     OutageError,
     RefusedError,
@@ -54,6 +63,34 @@ class RabbitTarget(OneByOneTarget):
         if destination == "/":
             raise ValueError("'/' is no destination of RabbitMQ: give a queue, or exchange/routing-key.")
 
+    async def look_up(self, destination: str) -> DestinationCheck:
+        """Ask RabbitMQ for a queue or an exchange, on a new connection: it closes a channel that asks in vain."""
+        exchange, slash, key = destination.partition("/")
+        what = f"exchange {exchange!r}" if slash and exchange else f"queue {key if slash else destination!r}"
+        connection = self._new_connection()
+        await connection.connect()
+        try:
+            channel = await connection.channel()
+            if slash and exchange:
+                await channel.get_exchange(exchange, ensure=True)
+            else:
+                await channel.get_queue(key if slash else destination, ensure=True)
+        except ChannelLockedResource:
+            pass  # another connection has it for itself, and messages can be sent to it
+        except ChannelNotFoundEntity:
+            place = f"virtual host {self.client.url.path.removeprefix('/') or '/'!r}"
+            return DestinationCheck(f"RabbitMQ has no {what} in {place}: declare it, as its consumer does", found=False)
+        except ChannelClosed as error:
+            return DestinationCheck(f"RabbitMQ does not let the relay see {what}: {error_text(error)}", found=False)
+        finally:
+            await connection.close()
+        if slash and exchange:
+            return DestinationCheck(f"{what} exists; only a message shows whether a queue is bound for {key!r}")
+        return DestinationCheck(f"{what} exists")
+
+    def _new_connection(self) -> Connection:
+        return Connection(self.client.url, ssl_context=self.client.kwargs["context"])
+
     async def start(self) -> None:
         """Connect, and check that messages are confirmed."""
         await super().start()
@@ -74,7 +111,7 @@ class RabbitTarget(OneByOneTarget):
 
     async def reachable(self) -> bool:
         """Open a connection as the broker does, and close it: the broker's own waits before it reconnects."""
-        connection = Connection(self.client.url, ssl_context=self.client.kwargs["context"])
+        connection = self._new_connection()
         await connection.connect()
         await connection.close()
         return True
@@ -116,7 +153,8 @@ class RabbitTarget(OneByOneTarget):
         command = RabbitPublishCommand(
             message.payload,
             routing_key=key if slash else message.destination,
-            exchange=RabbitExchange(exchange, declare=False) if slash and exchange else None,
+            # Not robust: the client would look for a robust one when it reconnects, and not connect without it.
+            exchange=RabbitExchange(exchange, declare=False, robust=False) if slash and exchange else None,
             mandatory=True,
             headers=headers,
             content_type=headers.pop("content-type", None),
@@ -125,7 +163,10 @@ class RabbitTarget(OneByOneTarget):
             persist=True,
             _publish_type=PublishType.PUBLISH,
         )
-        confirmation = await self.producer.publish(command)
+        try:
+            confirmation = await self.producer.publish(command)
+        except (ValueError, struct.error) as error:  # the client could not encode it, so nothing was sent
+            raise RefusedError(f"RabbitMQ's client cannot send to {message.destination[:100]!r}: {error}.") from error
         # RabbitMQ returns an unroutable message before it confirms it, and the client raises nothing.
         if isinstance(getattr(confirmation, "delivery", None), Basic.Return):
             raise RefusedError(f"No queue is bound for {message.destination!r}: the message was returned.")

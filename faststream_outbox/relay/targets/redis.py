@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from faststream.redis import RedisBroker
@@ -12,13 +13,16 @@ from redis import exceptions
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import (
     ConnectionLostError,
+    DestinationCheck,
     HoldsLease,
+    LeaseLostError,
     OneByOneTarget,
     OutageError,
     RefusedError,
     SentRun,
     error_text,
 )
+from faststream_outbox.relay.targets.window import Window
 
 _KINDS: Final = ("stream", "list", "channel")
 # Redis is full, a replica, or read-only for now. The client turns some error codes into classes and removes the code;
@@ -42,42 +46,102 @@ class RedisTarget(OneByOneTarget):
     outages = (exceptions.RedisError, OSError)
     by_destination = False  # Redis accepts messages or not, whatever their destination
     one_of_a_key = False
+    # Whether the server that we are connected to has become a replica: its name may lead to another one now.
+    _is_replica = False
+
+    def __init__(self, broker: RedisBroker) -> None:
+        super().__init__(broker)
+        self._window = Window()
 
     def check(self, destination: str) -> None:
         """Raise for a destination without a name."""
         if not _split(destination)[1]:
             raise ValueError(f"{destination!r} names nothing: give stream:name, list:name or channel:name.")
 
+    async def look_up(self, destination: str) -> DestinationCheck:
+        """Ask Redis what a name is: it creates streams and lists with their first message, and a channel is nothing."""
+        kind, name = _split(destination)
+        if kind == "channel":
+            return DestinationCheck(f"channel {name!r} needs nothing: the subscribers of the moment receive it")
+        found = await self.client.type(name)
+        found = found.decode() if isinstance(found, bytes) else found
+        if found == "none":
+            return DestinationCheck(f"{kind} {name!r} is not there yet: Redis creates it with the first message")
+        if found != kind:
+            wrong = f"{name!r} is a {found} in Redis, and no {kind} can be made of it"
+            return DestinationCheck(f"{wrong}: route to another name, or delete it", found=False)
+        return DestinationCheck(f"{kind} {name!r} exists")
+
+    async def start(self) -> None:
+        """Connect; raise for options that no connection accepts, on which every message would fail."""
+        await super().start()
+        try:
+            self.client.connection_pool.make_connection()  # opens none
+        except TypeError as error:
+            raise ValueError(f"The client of Redis does not accept an option of its URL or broker: {error}.") from error
+
     async def alive(self) -> bool:
-        """Ping Redis; if that fails, close the pool's idle connections, which are dead too."""
+        """Ping Redis; if that fails, close the pool's idle connections, which are dead too, or lead to a replica."""
         await self.start()
+        if self._is_replica:
+            self._is_replica = False
+            await self._disconnect()
         try:
             return bool(await self.client.ping())
         except exceptions.RedisError:
-            await self.client.connection_pool.disconnect(inuse_connections=False)
+            await self._disconnect()
             raise
+
+    async def _disconnect(self) -> None:
+        await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def send(self, message: Outgoing) -> None:
         """Send one command; its answer is the confirmation."""
         await self.producer.publish(_command(message))
 
     async def send_each(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Send all messages in one pipeline: single commands would need a connection each."""
-        return await self._send_together(messages, transaction=False)
+        """Send messages in pipelines, each as large as there is room: single commands would need a connection each."""
+        errors: list[Exception | None] = []
+        while len(errors) < len(messages):
+            part = self._fitting(messages[len(errors) :])
+            async with self._room(part):
+                errors += await self._send_together(part, transaction=False)
+            if isinstance(outage := errors[-1], OutageError):
+                errors += [OutageError(f"Not sent yet: {outage}")] * (len(messages) - len(errors))
+        return errors
 
     async def send_run(self, run: Sequence[Outgoing], holds_lease: HoldsLease) -> SentRun:
-        """Send a run in one transaction if it has one destination: Redis then accepts all messages or none."""
-        if len({message.destination for message in run}) > 1 or not holds_lease():
+        """Send a run in transactions if it has one destination: Redis then accepts all messages of each or none."""
+        if len({message.destination for message in run}) > 1:
             return await super().send_run(run, holds_lease)
-        errors = await self._send_together(run, transaction=True)
-        return next((SentRun(n, error) for n, error in enumerate(errors) if error is not None), SentRun(len(run)))
+        confirmed = 0
+        while confirmed < len(run):
+            part = self._fitting(run[confirmed:])
+            async with self._room(part):
+                if not holds_lease():
+                    return SentRun(confirmed, LeaseLostError())
+                errors = await self._send_together(part, transaction=True)
+            for error in errors:
+                if error is not None:
+                    return SentRun(confirmed, error)
+                confirmed += 1
+        return SentRun(confirmed)
+
+    def window(self, destination: str) -> Window:  # noqa: ARG002 - Redis is one destination
+        """Return what bounds the bytes on their way to Redis."""
+        return self._window
+
+    def _fitting(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        return messages[: self._window.count([len(message.payload) for message in messages])]
+
+    def _room(self, messages: Sequence[Outgoing]) -> AbstractAsyncContextManager[bool]:
+        return self._window.room(sum(len(message.payload) for message in messages), self.confirm_timeout)
 
     async def _send_together(self, messages: Sequence[Outgoing], *, transaction: bool) -> list[Exception | None]:
-        if not messages:
-            return []
         refusals: list[Exception | None] = []
+        seconds = self.seconds_for(sum(len(message.payload) for message in messages))
         try:
-            async with asyncio.timeout(self.confirm_timeout), self.client.pipeline(transaction=transaction) as pipeline:
+            async with asyncio.timeout(seconds), self.client.pipeline(transaction=transaction) as pipeline:
                 for message in messages:
                     refusals.append(await self._add(message, pipeline))
                     if transaction and refusals[-1] is not None:
@@ -100,6 +164,7 @@ class RedisTarget(OneByOneTarget):
 
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of Redis means."""
+        self._is_replica |= isinstance(error, exceptions.ReadOnlyError)
         temporary = isinstance(error, _TEMPORARY) or _server_text(error).startswith(_TEMPORARY_CODES)
         if isinstance(error, exceptions.ResponseError) and not temporary:
             return RefusedError(error_text(error))

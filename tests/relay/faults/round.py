@@ -107,12 +107,17 @@ def relay_rounds(to: str) -> Iterator[Callable[..., Result]]:
 
 
 def run_relay_round(
-    settings: RelayRoundSettings, database: Database, seconds: float, server: Any, **options: Any
+    settings: RelayRoundSettings,
+    database: Database,
+    seconds: float,
+    server: Any,
+    *,
+    make: Callable[..., Round] = RelayRound,
+    **options: Any,
 ) -> Result:
     """Make tables and an endpoint, and run a round."""
     endpoint = ENDPOINTS[settings.to](server)
     asyncio.run(endpoint.prepare())
     address = server.bootstrap_servers if isinstance(endpoint, KafkaEndpoint) else server.url
     settings = replace(settings, address=address, name=endpoint.name)
-    make = partial(RelayRound, server=server)
-    return run_round(settings, database, seconds, **{"enough": _never, **options}, make=make)
+    return run_round(settings, database, seconds, **{"enough": _never, **options}, make=partial(make, server=server))

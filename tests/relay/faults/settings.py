@@ -8,8 +8,10 @@ from faststream_outbox.relay import Relay
 from tests.order.settings import OrderSettings
 from tests.relay.endpoints import (
     ConfluentEndpoint,
+    ConfluentPairEndpoint,
     Endpoint,
     KafkaEndpoint,
+    KafkaPairEndpoint,
     NatsStream,
     RabbitQueueEndpoint,
     RedisStream,
@@ -22,10 +24,14 @@ from tests.soak.settings import FaultRates, Settings
 if TYPE_CHECKING:
     from tests.soak.process import SoakProcess
 
+# What names the outbox in the messages of a round.
+SOURCE: Final = "relay"
 # The endpoints that keep messages in the order in which they arrived.
 ENDPOINTS: Final[Mapping[str, type[Endpoint]]] = {
     "kafka": KafkaEndpoint,
     "confluent": ConfluentEndpoint,
+    "kafka-pair": KafkaPairEndpoint,
+    "confluent-pair": ConfluentPairEndpoint,
     "rabbit": RabbitQueueEndpoint,
     "nats": NatsStream,
     "redis": RedisStream,
@@ -67,7 +73,7 @@ class Address:
     @property
     def bootstrap_servers(self) -> str:
         """What Kafka's clients call it."""
-        return self.url
+        return self.url.removeprefix("kafka://")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_what_is_broken_is_found(outbox_postgres: Database, redis_server: Redis,
 
     print(f"OUTBOX_SOAK_SEED={SEED}")  # noqa: T201 - to repeat the run
     found: Counter[Kind] = Counter()
-    enough = {} if variant.kind in TOLD_IN_THE_END else {"enough": seen}
+    enough: dict[str, Any] = {} if variant.kind in TOLD_IN_THE_END else {"enough": seen}
     for attempt in range(ROUNDS):
         settings = variant.settings(outbox_postgres, SEED + attempt)
         found += kinds(run_relay_round(settings, outbox_postgres, SECONDS, redis_server, **enough).violations)

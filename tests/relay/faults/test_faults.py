@@ -18,11 +18,21 @@ from tests.servers.plugin import Servers
 from tests.servers.server import Server
 from tests.soak import __main__ as command
 from tests.soak.database import Restart, own_database
+from tests.soak.least import KILLED, PAUSED, TERMINATED, Least
 from tests.soak.round import Result
 from tests.soak.settings import Settings
 
+# A busy machine takes long to start a server again, and to send what came meanwhile.
+pytestmark = pytest.mark.timeout(500)
+
 SEED = int(os.environ.get("OUTBOX_SOAK_SEED") or random.randrange(1_000_000))
-FAULTY_SECONDS, FAULTLESS_SECONDS = 12.0, 3.0
+# The tests of tests/relay/kafka take away one broker of two; rounds with such a pair are for longer runs.
+QUICK = [to for to in ENDPOINTS if not to.endswith("-pair")]
+FAULTLESS_SECONDS = 3.0
+# A busy machine needs longer than the shortest round to do as much.
+LONGEST = 60.0
+OUTAGES = ("target killed", "target stopped", "target paused")
+LEAST = Least(8.0, {"rows acked": 200, "rollbacks": 3}, {KILLED: 2, PAUSED: 1, TERMINATED: 2, OUTAGES: 1})
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +47,7 @@ async def server(to: str, servers: Servers, request: pytest.FixtureRequest) -> S
     return await servers.up(ENDPOINTS[to].server, request)
 
 
-@pytest.mark.parametrize("to", ENDPOINTS)
+@pytest.mark.parametrize("to", QUICK)
 def test_nothing_is_lost_and_keys_keep_their_order(
     restartable: tuple[Database, Restart | None], server: Server, to: str
 ) -> None:
@@ -45,20 +55,14 @@ def test_nothing_is_lost_and_keys_keep_their_order(
     strategy = random.Random(f"{SEED}/{to}").choice(STRATEGIES)
     print(f"OUTBOX_SOAK_SEED={SEED}, {strategy}")  # noqa: T201 - to repeat the run
     settings = RelayRoundSettings(database.url("asyncpg"), Path(), SEED, until=0.0, to=to, strategy=strategy)
-    result = run_relay_round(settings, database, FAULTY_SECONDS, server, restart=restart)
+    result = run_relay_round(settings, database, LONGEST, server, restart=restart, least=LEAST)
     assert result.violations == [], result.stories
-    # And it was no idle run.
-    counts, faults = result.counts, result.faults
-    print(dict(counts), dict(faults))  # noqa: T201 - how much arrived again, and how late
-    assert counts["messages arrived"] >= 200
-    assert counts["rollbacks"] >= 3
-    assert faults["workers killed"] + faults["producers killed"] >= 2
-    assert faults["workers paused"] + faults["producers paused"] >= 1
-    assert faults["connections terminated"] >= 2
-    assert sum(faults[f"target {how}"] for how in ("killed", "stopped", "paused")) >= 1
+    print(dict(result.counts), dict(result.faults))  # noqa: T201 - how much arrived again, and how late
+    assert LEAST.lacks(result.counts, result.faults) == {}, "it was an idle run"
+    assert result.counts["messages arrived"] >= 200
 
 
-@pytest.mark.parametrize("to", ENDPOINTS)
+@pytest.mark.parametrize("to", QUICK)
 def test_nothing_comes_again_when_nothing_goes_wrong(outbox_postgres: Database, server: Server, to: str) -> None:
     url = outbox_postgres.url("asyncpg")
     # No process dies, so none has to wait for a lease, and a busy machine has time to renew it.

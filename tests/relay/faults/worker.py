@@ -9,7 +9,7 @@ from faststream_outbox.relay import Relay
 from faststream_outbox.storage import OutboxRow, Settlement
 from tests.order.settings import QUEUE
 from tests.order.worker import OrderWorker
-from tests.relay.faults.settings import RelayRoundSettings
+from tests.relay.faults.settings import SOURCE, RelayRoundSettings
 
 # They tell at length of what is done to them.
 CLIENTS: Final = ("aio_pika", "aiormq", "aiokafka", "nats")
@@ -50,7 +50,7 @@ class RelayWorker(OrderWorker):
             broker,
             to=endpoint.broker(),
             routes={QUEUE: endpoint.destination},
-            source="relay",
+            source=SOURCE,
             ordering=self.settings.ordering(self._number),
             lease_ttl_seconds=self.settings.lease_seconds,
         )

@@ -1,0 +1,32 @@
+"""An answer that NATS does not allow its user to publish is not lost."""
+
+import pytest
+from faststream.nats import NatsBroker
+
+from faststream_outbox import NoRetry
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on, started
+from tests.servers.nats import NatsWithAccount
+from tests.servers.plugin import Servers
+from tests.waiting import until_empty
+
+
+async def test_an_answer_to_a_forbidden_subject_is_an_error(
+    postgres: PostgresBackend, servers: Servers, request: pytest.FixtureRequest
+) -> None:
+    """Core NATS drops the message and answers the flush."""
+    server = await servers.up(NatsWithAccount, request)
+    broker, nats = broker_on(postgres), NatsBroker(server.url_of("relay"), logger=None)
+
+    @nats.publisher("forbidden.answers")
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def answer(body: int) -> int:
+        return body
+
+    async with nats, started(broker):
+        await nats.start()
+        async with postgres.transaction() as session:
+            await broker.publish(1, queue="q", session=session)
+        await until_empty(postgres)
+    [dead] = await postgres.dead_letters()
+    assert "NATS does not allow this user to publish to 'forbidden.answers'" in str(dead.last_exception)

@@ -1,0 +1,1 @@
+"""Faults of Kafka that concern one topic, one partition or one message."""

@@ -1,0 +1,80 @@
+"""A NATS whose account is full, and subjects that a user may not publish to."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import nats
+import pytest
+from faststream.nats import NatsBroker
+
+from faststream_outbox.relay import Relay
+from tests.backends import PostgresBackend
+from tests.broker.brokers import Records, broker_on
+from tests.servers.nats import NatsWithAccount
+from tests.servers.plugin import Servers
+from tests.waiting import until, until_empty
+
+
+@pytest.fixture
+async def server(servers: Servers, request: pytest.FixtureRequest) -> NatsWithAccount:
+    return await servers.up(NatsWithAccount, request)
+
+
+@pytest.fixture
+async def admin(server: NatsWithAccount) -> AsyncIterator[Any]:
+    client = await nats.connect(server.url_of("admin"))
+    yield client
+    for name in ("orders", "secrets"):
+        try:
+            await client.jetstream().delete_stream(name)
+        except nats.js.errors.NotFoundError:
+            continue
+    await client.close()
+
+
+@pytest.mark.parametrize("destination", ["core:forbidden.X", "forbidden.y"], ids=["core", "JetStream"])
+async def test_what_nats_does_not_allow_is_refused_and_not_lost(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any, destination: str
+) -> None:
+    """The server drops such a message, answers the next ping, and says so beside it."""
+    await admin.jetstream().add_stream(name="secrets", subjects=["forbidden.y"])
+    await admin.jetstream().add_stream(name="orders", subjects=["orders"])
+    records = Records()
+    broker = broker_on(postgres, records)
+    async with postgres.transaction() as session:
+        for number in range(12):
+            key = ("a", None)[number % 2]
+            await broker.publish(b"%d" % number, queue="forbidden", key=key, session=session)
+            await broker.publish(b"%d" % number, queue="allowed", key=key, session=session)
+    to = NatsBroker(server.url_of("relay"), logger=None)
+    async with Relay(broker, to=to, routes={"forbidden": destination, "allowed": "orders"}):
+        await until_empty(postgres)
+    dead = await postgres.dead_letters()
+    assert sorted(int(row.payload) for row in dead) == list(range(12))
+    assert {(row.queue, row.failure_reason) for row in dead} == {("forbidden", "rejected")}
+    assert "does not allow this user to publish" in str(dead[0].last_exception)
+    assert (await admin.jetstream().stream_info("orders")).state.messages == 12
+    assert records.named("relay_paused") == records.named("destination_paused") == []
+
+
+async def test_rows_wait_while_the_account_is_full(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any
+) -> None:
+    await admin.jetstream().add_stream(name="orders", subjects=["orders"])
+    broker = broker_on(postgres)
+    bodies = [b"%d" % number + b"." * (server.space // 20) for number in range(30)]
+    async with postgres.transaction() as session:
+        await broker.publish_batch(
+            *bodies, queue="q", keys=["k" if n % 2 else None for n in range(30)], session=session
+        )
+    async with Relay(broker, to=NatsBroker(server.url_of("relay"), logger=None), routes={"q": "orders"}) as relay:
+        await until(lambda: "orders" in relay.paused_destinations)
+        assert "resource limits exceeded" in str(relay.pause_reason)
+
+        async def rows_after_making_room() -> list[Any]:
+            await admin.jetstream().purge_stream("orders")
+            return await postgres.rows()
+
+        await until(rows_after_making_room, lambda rows: not rows)
+    assert await postgres.dead_letters() == []
+    assert (await admin.jetstream().stream_info("orders")).state.last_seq == len(bodies)
