@@ -1,139 +1,38 @@
-"""The settings of `faststream-outbox relay`: read from options, `OUTBOX_…` variables and a TOML file, in this order."""
+"""What every command reads its settings by: options, `OUTBOX_…` variables and a TOML file, in this order."""
 
-import os
+import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from faststream_outbox.cli.addresses import check_dsn, show_address, split_address
+from faststream_outbox.cli.addresses import check_dsn
 from faststream_outbox.cli.errors import UsageError, suggest
-from faststream_outbox.cli.secrets import Secret, SecretError, remember_options, remember_secret
-from faststream_outbox.cli.strategies import make_retry_strategy, make_route, split_shards
-from faststream_outbox.engine.options import SubscriberOptions
-from faststream_outbox.relay.relay import RELAY_DEFAULTS
-from faststream_outbox.retry import DEFAULT_RETRY
-from faststream_outbox.storage.checks import check_name
+from faststream_outbox.cli.secrets import SecretError
+from faststream_outbox.cli.setting_types import SecretText, Text, pass_to
 
 _ENV_PREFIX: Final = "OUTBOX_"
+_JSON_FIELD: Final = re.compile(r'"(\w+)"')
 # Values, and the function that returns how the user wrote the key at a location.
 _Source = tuple[InitSettingsSource | EnvSettingsSource, Callable[..., str]]
 
-
-def _resolve(value: Any) -> Any:
-    """Return what `env:NAME` or `file:PATH` names, also inside tables and lists; return other values unchanged."""
-    match value:
-        case dict():
-            return {name: _resolve(each) for name, each in value.items()}
-        case list():
-            return [_resolve(each) for each in value]
-        case str() if value.startswith("env:"):
-            name = value.removeprefix("env:")
-            found = os.environ.get(name)
-            if not found:
-                raise PydanticCustomError("unset_variable", "the variable {name} is not set", {"name": name})
-            return _remember(found)
-        case str() if value.startswith("file:"):
-            try:
-                return _remember(Secret(value).read())
-            except SecretError as error:
-                raise ValueError(str(error)) from None
-    return value
+Dsn = Annotated[Text, pass_to(check_dsn)]
+DSN_EXAMPLE: Final = "postgresql://user@host:5432/database"
+DSN_DESCRIPTION: Final = (
+    "The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME, or file:PATH."
+)
 
 
-def _remember(found: str) -> str:
-    if "://" in found:
-        show_address(found)  # records the secrets of an address, or the whole of another text
-    else:
-        remember_secret(found)
-    return found
-
-
-def _resolve_options(options: Any) -> Any:
-    resolved = _resolve(options)
-    remember_options(resolved)
-    return resolved
-
-
-def _make_secret(value: Any) -> Secret:
-    """Return the source of a password; a variable must be set, and other sources are read when they are needed."""
-    if isinstance(value, Secret):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("this must be a text")  # noqa: TRY004 - pydantic shows ValueErrors
-    return Secret(value if value.startswith(("file:", "command:")) else remember_secret(_resolve(value)))
-
-
-def _shards_as_text(shards: Any) -> Any:
-    """Return a number or a list of numbers, as the file may have them, in the form of the option."""
-    if isinstance(shards, list):
-        return ",".join(map(str, shards))
-    return str(shards) if type(shards) is int else shards
-
-
-def _pass_to(check: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that calls `check`, which may raise `ValueError`, and keeps the value."""
-
-    def validate(value: str) -> str:
-        check(value)
-        return value
-
-    return AfterValidator(validate)
-
-
-Text = Annotated[str, BeforeValidator(_resolve)]
-SecretText = Annotated[Secret, BeforeValidator(_make_secret)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Table(BaseModel):
-    """A table of the TOML file below the top."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Security(_Table):
-    """`[to.security]`: how the program logs in to the broker that it sends to."""
-
-    mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = "plain"
-    username: Text | None = None
-    password: SecretText | None = Field(default=None, repr=False)
-    # None: if a file of certificates is given.
-    tls: bool | None = None
-    ca_file: Text | None = None
-    cert_file: Text | None = None
-    key_file: Text | None = None
-
-
-class Target(_Table):
-    """`[to]`: the broker that rows are sent to, the arguments of its FastStream class, and how to log in."""
-
-    url: Text = Field(repr=False)
-    options: Annotated[dict[str, Any], BeforeValidator(_resolve_options)] = Field(default_factory=dict, repr=False)
-    security: Security | None = None
-
-    def read_password(self) -> str | None:
-        """Return the present password of `[to.security]`; None if there is none."""
-        secret = None if self.security is None else self.security.password
-        return None if secret is None else secret.read()
-
-    @property
-    def password_changes(self) -> bool:
-        """Whether the password may change while the program runs."""
-        return self.security is not None and self.security.password is not None and self.security.password.changes
-
-
-class RelaySettings(BaseSettings):
-    """The settings of `faststream-outbox relay`; the defaults are those of `Relay` and `OutboxBroker`.
+class OutboxSettings(BaseSettings):
+    """The database and the tables that a command works on.
 
     The description of a field is its text in `--help` and in the documentation.
     """
@@ -146,13 +45,12 @@ class RelaySettings(BaseSettings):
         env_prefix_target="all",
         env_ignore_empty=True,
     )
+    # Options whose names are not those of their keys.
+    option_names: ClassVar[Mapping[str, str]] = {}
+    # What to write into the variables that hold JSON.
+    json_examples: ClassVar[Mapping[str, str]] = {}
 
-    dsn: Annotated[Text, _pass_to(check_dsn)] = Field(
-        repr=False,
-        examples=["postgresql://user@host:5432/database"],
-        description="The database: postgresql://…, postgresql+asyncpg://… or postgresql+psycopg://…; or env:NAME, or "
-        "file:PATH.",
-    )
+    dsn: Dsn | None = Field(default=None, repr=False, examples=[DSN_EXAMPLE], description=DSN_DESCRIPTION)
     dsn_password: Annotated[SecretText | None, NoDecode] = Field(
         default=None,
         repr=False,
@@ -164,136 +62,62 @@ class RelaySettings(BaseSettings):
     dlq_table: str | None = Field(
         default=None, description="The dead-letter table. Without one, dead messages are deleted."
     )
-    shards_table: str = Field(default="outbox_shards", description="The table of shards, for hash-shards.")
-    graceful_timeout: Seconds = Field(default=15.0, description="Seconds to wait for sent messages when stopped.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The lowest level that is logged: debug, info, warning or error."
+    control_table: str | None = Field(
+        default=None, description="The table of paused queues. Without one, queues cannot be paused."
     )
-    log_format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="json, text, or auto: text in a terminal and JSON elsewhere."
-    )
-    progress: bool | None = Field(default=None, description="Show a live view; by default in a terminal.")
-    # Often enough to draw a chart, seldom enough to read.
-    progress_interval: Seconds = Field(default=10.0, description="Seconds between two lines of progress in the log.")
-    health: Annotated[str, _pass_to(split_address)] | None = Field(
-        default=None, description="Serve the health endpoint on host:port, or on a port of 127.0.0.1."
-    )
-    to: Annotated[Target, NoDecode, BeforeValidator(lambda to: {"url": to} if isinstance(to, str) else to)] = Field(
-        examples=["kafka://host:9092"],
-        description="The broker to send to: kafka://host:9092, kafka+confluent://…, amqp://…, amqps://…, nats://…, "
-        "tls://…, redis://… or rediss://…; or env:NAME, or file:PATH.",
-    )
-    routes: dict[str, Annotated[str, _pass_to(make_route)]] = Field(
-        min_length=1,
-        examples=["queue=destination"],
-        description="Where the rows of each queue go: a destination, or header:name to read it from a header.",
-    )
-    source: Annotated[str, AfterValidator(partial(check_name, "source"))] | None = Field(
-        default=None, description="The name of this outbox in outbox_id; by default its table. Never change it."
-    )
-    cloudevents: bool = Field(default=False, description="Add the headers of CloudEvents 1.0.")
-    ordering: Literal["head-lease", "advisory-locks", "hash-shards"] = Field(
-        default="head-lease", description="How several nodes share keys: head-lease, advisory-locks or hash-shards."
-    )
-    shards: int = Field(default=16, description="The number of shards of hash-shards, a power of two.")
-    own_shards: Annotated[str, BeforeValidator(_shards_as_text), _pass_to(split_shards)] | None = Field(
-        default=None,
-        description="The shards of this node alone: 0,1,8-11, or 2/5 for node 2 of 5, counted from 0. By default the "
-        "nodes share all shards by the table of shards.",
-    )
-    on_dead: Literal["skip", "park"] = Field(
-        default="skip", description="What to do when the broker refuses a message: skip it, or park its key."
-    )
-    # The checks of these are those of `Relay`, in its words.
-    max_workers: int = Field(
-        default=RELAY_DEFAULTS.max_workers,
-        description="How many keys, or batches of rows without a key, are sent side by side.",
-    )
-    max_records: int | None = Field(
-        default=RELAY_DEFAULTS.max_records,
-        description="How many rows of one key, or without a key, are sent together.",
-    )
-    fetch_batch_size: int | None = Field(
-        default=RELAY_DEFAULTS.fetch_batch_size, description="How many rows one statement claims at most."
-    )
-    min_fetch_interval: float = Field(
-        default=RELAY_DEFAULTS.min_fetch_interval,
-        description="Seconds until an idle queue is looked at again at first; the interval doubles from look to look.",
-    )
-    max_fetch_interval: float = Field(
-        default=RELAY_DEFAULTS.max_fetch_interval,
-        description="The longest such interval. Notifications usually wake the relay earlier.",
-    )
-    lease_ttl_seconds: float = Field(
-        default=RELAY_DEFAULTS.lease_ttl_seconds,
-        description="Seconds until other nodes claim the rows of a dead node.",
-    )
-    max_deliveries: int | None = Field(
-        default=RELAY_DEFAULTS.max_deliveries,
-        description="After how many deliveries a row is dead without being sent again; by default no limit.",
-    )
-    retry_strategy: Annotated[str, _pass_to(make_retry_strategy)] | None = Field(
-        default=None,
-        description="When a message is sent again that failed for another reason than an outage: none, constant, "
-        "linear or exponential with arguments, such as constant?delay_seconds=5. By default exponential, with ten "
-        "attempts.",
-    )
-    terminal_batch_size: int = Field(
-        default=RELAY_DEFAULTS.terminal_batch_size, description="How many finished rows one statement settles at most."
-    )
-    terminal_flush_interval_ms: float = Field(
-        default=RELAY_DEFAULTS.terminal_flush_interval_ms,
-        description="Milliseconds that a finished row may wait to share its statement.",
-    )
-    retry_batch_size: int = Field(
-        default=RELAY_DEFAULTS.retry_batch_size, description="How many failed rows one statement reschedules at most."
-    )
-    retry_flush_interval_ms: float = Field(
-        default=RELAY_DEFAULTS.retry_flush_interval_ms,
-        description="Milliseconds that a failed row may wait to share its statement.",
-    )
+    audit_table: str | None = Field(default=None, description="The table of what operators did.")
+    nodes_table: str | None = Field(default=None, description="The table of running processes, for people to read.")
 
     # By key: the option, the variable, or the file and the key that set it.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
+    def keys_of_other_commands(cls) -> Collection[str]:
+        """Return the keys of a file that this command ignores, because other commands read the same file."""
+        return ()
+
+    @classmethod
     def load(cls, options: Mapping[str, Any], file: Path | None = None) -> Self:
         """Read the settings; raise `UsageError` that names the option, variable or key that is wrong.
 
-        An option that is None was not given. The routes of all sources are merged, queue by queue.
+        An option that is None was not given. Mappings of all sources are merged, key by key.
         """
         build: Callable[..., Self] = cls
         origins: dict[str, str] = {}
         given = InitSettingsSource(cls, {key: value for key, value in options.items() if value is not None})
-        sources: list[_Source] = [(given, _option), (EnvSettingsSource(cls), _variable)]
+        sources: list[_Source] = [(given, cls.option_of), (EnvSettingsSource(cls), _variable)]
         if file is not None:
-            sources.append((InitSettingsSource(cls, _read_toml(file)), lambda *at: f"{file}: {'.'.join(at)}"))
+            known = keys_of(cls)
+            found = {
+                key: value
+                for key, value in _read_toml(file).items()
+                if key in known or key not in cls.keys_of_other_commands()
+            }
+            sources.append((InitSettingsSource(cls, found), lambda *at: f"{file}: {'.'.join(at)}"))
         for source in sources:
-            _check_source(build, source, origins)
+            cls._check_source(build, source, origins)
         try:
             settings = build(_build_sources=(tuple(values for values, _ in sources), {}))
         except ValidationError as error:
-            key = str(error.errors()[0]["loc"][0])
-            [example] = cls.model_fields[key].examples or [""]
-            ways = f"give {_option(key)} {example}, or set {_variable(key)}, or write {key} into the file of --config"
-            raise UsageError(f"{key} is not set: {ways}.") from error
+            raise cls.missing(str(error.errors()[0]["loc"][0])) from error
         settings._origins.update(origins)  # noqa: SLF001 - of this class
         return settings
 
-    @property
-    def tuning(self) -> dict[str, Any]:
-        """The options of `Relay` that have the same name and the same value here."""
-        return {key: getattr(self, key) for key in TUNING}
+    @classmethod
+    def missing(cls, key: str, *other_ways: str) -> UsageError:
+        """Return the error about a setting that was not given, with all ways to give it."""
+        [example] = cls.model_fields[key].examples or [""]
+        ways = [
+            f"give {cls.option_of(key)} {example}",
+            f"set {_variable(key)}",
+            f"write {key} into the file of --config",
+        ]
+        return UsageError(f"{key} is not set: {', or '.join([*ways, *other_ways])}.")
 
-    @property
-    def effective(self) -> dict[str, Any]:
-        """How this node shares, claims and sends rows, for people to read; it holds no secret."""
-        shards: dict[str, Any] = {}
-        if self.ordering == "hash-shards":
-            own = None if self.own_shards is None else split_shards(self.own_shards, self.shards)
-            shards = {"shards": self.shards, "own_shards": own}
-        retry = self.retry_strategy or repr(DEFAULT_RETRY)
-        return {"ordering": self.ordering, **shards, **self.tuning, "retry_strategy": retry}
+    @classmethod
+    def option_of(cls, key: str, *_: str) -> str:
+        """Return the option that sets a key."""
+        return cls.option_names.get(key, f"--{key.replace('_', '-')}")
 
     @contextmanager
     def blame(self, *keys: str) -> Iterator[None]:
@@ -305,15 +129,53 @@ class RelaySettings(BaseSettings):
             yield
         except (TypeError, ValueError, SecretError) as error:
             key = next((word for word in re.findall(r"\w+", str(error)) if word in keys), keys[0])
-            raise UsageError(f"{self._origins.get(key, _option(key))}: {error}") from error
+            raise UsageError(f"{self._origins.get(key, self.option_of(key))}: {error}") from error
 
+    def origin(self, key: str) -> str | None:
+        """Return the option, the variable or the key of the file that set a key; None if it was not given."""
+        return self._origins.get(key)
 
-# The settings that a relay is made with as they are.
-TUNING: Final = tuple(
-    field.name
-    for field in fields(SubscriberOptions)
-    if field.name in RelaySettings.model_fields and field.name not in ("ordering", "retry_strategy")
-)
+    @classmethod
+    def _check_source(cls, build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:
+        """Validate one source alone, so that an error can name its source; add its keys to `origins`."""
+        values, name = source
+        try:
+            build(_build_sources=((values,), {}))
+        except ValidationError as error:
+            for each in error.errors():
+                if not _is_ignored(each, origins):
+                    raise UsageError(cls._describe(each, name)) from error
+        except SettingsError as error:
+            found = _JSON_FIELD.search(str(error))
+            key = found[1] if found else ""
+            raise UsageError(f"{_variable(key)}: this is not JSON; write {cls.json_examples.get(key)}.") from error
+        for key in values():
+            if key not in origins:
+                origins[key] = name(key)
+            elif get_origin(cls._field(key).annotation) is dict:
+                origins[key] += f" or {name(key)}"
+
+    @classmethod
+    def _field(cls, key: str) -> FieldInfo:
+        return dict(zip(keys_of(cls), cls.model_fields.values(), strict=True))[key]
+
+    @classmethod
+    def _describe(cls, error: ErrorDetails, name: Callable[..., str]) -> str:
+        at = [str(each) for each in error["loc"]]
+        match error["type"]:
+            case "extra_forbidden":
+                problem = f"this key is unknown; {suggest(at[-1], keys_of(_model_at(cls, at[:-1])))}"
+            case "missing":
+                [example] = _model_at(cls, at[:-1]).model_fields[at[-1]].examples or [""]
+                problem = f'this key is missing; write {at[-1]} = "{example}".'
+            case "value_error" | "unset_variable":
+                problem = error["msg"].removeprefix("Value error, ")
+                problem = problem if problem.endswith((".", "?")) else f"{problem}."
+            case _:
+                # What is not in `repr` may hold a password.
+                given = f", not {error['input']!r}" if cls._field(at[0]).repr else ""
+                problem = f"{error['msg'].replace('Input should be', 'this must be')}{given}."
+        return f"{name(*at)}: {problem}"
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -321,8 +183,13 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _option(key: str, *_: str) -> str:
-    return "--route" if key == "routes" else f"--{key.replace('_', '-')}"
+def _model_at(model: type[BaseModel], path: Collection[str]) -> type[BaseModel]:
+    """Return the model of a table of the file."""
+    for name in path:
+        annotation = model.model_fields[name].annotation
+        kinds = (annotation, *get_args(annotation))
+        model = next(each for each in kinds if inspect.isclass(each) and issubclass(each, BaseModel))
+    return model
 
 
 def _variable(key: str, *_: str) -> str:
@@ -345,47 +212,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
     return {name: found[key] for name, key in written.items()}
 
 
-def _check_source(build: Callable[..., BaseSettings], source: _Source, origins: dict[str, str]) -> None:
-    """Validate one source alone, so that an error can name its source; add its keys to `origins`."""
-    values, name = source
-    try:
-        build(_build_sources=((values,), {}))
-    except ValidationError as error:
-        for each in error.errors():
-            if not _is_ignored(each, origins):
-                raise UsageError(_describe(each, name)) from error
-    except SettingsError as error:
-        # The only variable that holds JSON.
-        raise UsageError(f'{_variable("routes")}: this is not JSON; write {{"queue": "destination"}}.') from error
-    for key in values():
-        if key not in origins:
-            origins[key] = name(key)
-        elif key == "routes":
-            origins[key] += f" or {name(key)}"
-
-
 def _is_ignored(error: ErrorDetails, set_before: Mapping[str, str]) -> bool:
     """Return whether another source may complete this one, or has replaced the incomplete value."""
     kind, at = error["type"], error["loc"]
     if kind in ("missing", "too_short") and len(at) == 1:
         return True
     return kind in ("missing", "unset_variable") and at[0] in set_before
-
-
-def _describe(error: ErrorDetails, name: Callable[..., str]) -> str:
-    at = [str(each) for each in error["loc"]]
-    match error["type"]:
-        case "extra_forbidden":
-            tables: dict[str, type[BaseModel]] = {"to": Target, "to.security": Security}
-            table = tables.get(".".join(at[:-1]), RelaySettings)
-            problem = f"this key is unknown; {suggest(at[-1], keys_of(table))}"
-        case "missing":
-            problem = 'this key is missing; write url = "kafka://host:9092".'
-        case "value_error" | "unset_variable":
-            problem = error["msg"].removeprefix("Value error, ")
-            problem = problem if problem.endswith((".", "?")) else f"{problem}."
-        case _:
-            # A DSN and the settings of a broker may hold a password.
-            given = "" if at[0] in ("dsn", "dsn_password", "to") else f", not {error['input']!r}"
-            problem = f"{error['msg'].replace('Input should be', 'this must be')}{given}."
-    return f"{name(*at)}: {problem}"

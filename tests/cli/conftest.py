@@ -1,18 +1,14 @@
-from collections.abc import AsyncIterator
-from pathlib import Path
-from uuid import uuid4
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
-from redis.asyncio import Redis as RedisClient
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.cli import secrets
-from faststream_outbox.cli.settings import RelaySettings, keys_of
+from faststream_outbox.cli import main, secrets
+from faststream_outbox.cli.operating.settings import OperatorSettings
+from faststream_outbox.cli.relay.settings import RelaySettings
+from faststream_outbox.cli.settings import keys_of
 from faststream_outbox.embedded import Database
-from tests.backends import PostgresBackend
-from tests.cli.redis_stream import RedisStream
-from tests.cli.relay_setup import RelaySetup
-from tests.servers.redis import Redis
+from tests.cli.outbox import Done, Outbox
 
 
 @pytest.fixture(autouse=True)
@@ -24,28 +20,36 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_settings_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the variables that would be read as settings."""
-    for key in keys_of(RelaySettings):
+    for key in {*keys_of(RelaySettings), *keys_of(OperatorSettings)}:
         monkeypatch.delenv(f"OUTBOX_{key.upper()}", raising=False)
 
 
 @pytest.fixture
-async def outbox(outbox_postgres: Database) -> AsyncIterator[PostgresBackend]:
-    engine = create_async_engine(outbox_postgres.url("asyncpg"))
-    backend = PostgresBackend(engine)
-    await backend.create()
-    yield backend
-    await engine.dispose()
+def outbox(outbox_postgres: Database) -> Iterator[Outbox]:
+    """An outbox with all tables, empty."""
+    with Outbox(outbox_postgres) as outbox:
+        yield outbox
 
 
 @pytest.fixture
-async def stream(redis_server: Redis) -> AsyncIterator[RedisStream]:
-    """A stream that no other test uses."""
-    async with RedisClient.from_url(redis_server.url) as client:
-        yield RedisStream(client, f"s{uuid4().hex}")
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Run the program in this process, which is quicker; its output goes into what is like a pipe."""
+
+    def command(*arguments: object, dsn: str | None = None) -> Done:
+        if dsn is not None:
+            monkeypatch.setenv("OUTBOX_DSN", dsn)
+        monkeypatch.setattr(sys, "argv", ["faststream-outbox", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        return Done(ended.value.code or 0, shown.out, shown.err)
+
+    return command
 
 
 @pytest.fixture
-def setup(
-    outbox: PostgresBackend, outbox_postgres: Database, redis_server: Redis, stream: RedisStream, tmp_path: Path
-) -> RelaySetup:
-    return RelaySetup(outbox, outbox_postgres, redis_server, stream, tmp_path)
+def operate(outbox: Outbox, command: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Run a command on the outbox, in this process."""
+    monkeypatch.setenv("OUTBOX_DSN", outbox.dsn)
+    return command

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from faststream_outbox.embedded import Database
 from tests.backends import PostgresBackend
@@ -70,6 +71,19 @@ class Program:
             answer = await client.get(f"http://127.0.0.1:{self.health}{path}", timeout=TIMEOUT)
         return answer.status_code, answer.json()
 
+    async def scrape(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Return the metrics: by name, and by the values of their labels in the order of the labels' names."""
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{self.health}/metrics", timeout=TIMEOUT)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(answer.text):
+            for sample in family.samples:
+                own = [value for name, value in sorted(sample.labels.items()) if name not in ("app_name", "broker")]
+                found.setdefault(sample.name, {})[tuple(own)] = sample.value
+        return found
+
     async def wait_for_answer(self, path: str, status: int) -> dict[str, Any]:
         """Wait until a path is answered with a status, and return the body."""
 
@@ -112,6 +126,42 @@ def relaying(*arguments: str, folder: Path, name: str = "relay", **variables: st
         )
         try:
             yield Program(process, output, port)
+        finally:
+            process.kill()
+            process.wait(TIMEOUT)
+
+
+class Running:
+    """A command that runs until it is interrupted."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self._process = process
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        """What it has written to stdout, up to the last whole line."""
+        return self._output.read_text().rpartition("\n")[0]
+
+    async def interrupt(self) -> int:
+        """Press Ctrl-C, and return the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return await asyncio.to_thread(self._process.wait, TIMEOUT)
+
+
+@contextlib.contextmanager
+def running(*arguments: str, output: Path, **variables: str) -> Iterator[Running]:
+    """Run a command that does not end by itself, with stdout in a file; kill it at the end."""
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            start_new_session=True,
+        )
+        try:
+            yield Running(process, output)
         finally:
             process.kill()
             process.wait(TIMEOUT)

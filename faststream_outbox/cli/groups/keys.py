@@ -1,0 +1,103 @@
+"""`faststream-outbox keys`: keys whose messages wait, and what waits behind the first of them."""
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+
+from faststream_outbox.cli.errors import ProgramError
+from faststream_outbox.cli.operating.arguments import AUTHOR, PAGE, Author, PageOptions
+from faststream_outbox.cli.operating.command import Run, operator_command
+from faststream_outbox.cli.operating.pages import read_pages
+from faststream_outbox.cli.operating.rows import MESSAGES
+from faststream_outbox.cli.operating.views import STATE_COLOURS, Record, Rows, Sentence, View, Views, column, number
+
+group = typer.Typer(help="Keys that wait: what blocks them, and how they go on.", no_args_is_help=True)
+
+_KEYS: Final = (
+    column("queue"),
+    column("key"),
+    column("state", colours=STATE_COLOURS),
+    number("attempts"),
+    number("waiting"),
+    number("since", "age"),
+    number("due in"),
+    column("cause"),
+)
+_NOT_FREE: Final = "there is no such key, or its first message is being handled"
+Queue = Annotated[str, typer.Argument(help="The queue of the key.")]
+Key = Annotated[str, typer.Argument(help="The key.")]
+
+
+@operator_command(group, "list", PAGE, watch=True)
+async def list_keys(
+    run: Run,
+    page: PageOptions,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="In this state: retrying, delayed, parked, expired or in_flight.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Of this queue.")] = None,
+) -> View:
+    """List keys that wait: why, since when, and how many messages wait behind the first."""
+    read = partial(run.operations.keys, state, queue=queue)  # type: ignore[arg-type]  # the core checks it
+    return await read_pages(read, _KEYS, page, "No key waits.")
+
+
+@operator_command(group, "show")
+async def show(run: Run, queue: Queue, key: Key) -> View:
+    """Show one key: what its first message waits for, and the messages behind it."""
+    found = await run.operations.key(queue, key)
+    if found is None:
+        raise ProgramError(f"No message of queue {queue} has the key {key}.")
+    fields: dict[str, Any] = {"queue": queue, "key": key, "state": found.state, "waiting": found.waiting}
+    texts = dict[str, str]()
+    if (blocked := found.blocked) is not None:
+        fields |= {"cause": blocked.cause, "since": blocked.age, "due in": blocked.due_in}
+        # What an operator gave as the reason is the cause already.
+        if blocked.exception and blocked.exception not in blocked.cause:
+            texts = {"exception": blocked.exception}
+    messages = Rows(MESSAGES, found.messages, title="Messages:")
+    return Views({"key": Record(found, fields, texts), "messages": messages}, found)
+
+
+@operator_command(group, "retry", AUTHOR)
+async def retry(run: Run, queue: Queue, key: Key, author: Author) -> View:
+    """Make the first message of a key due now; a parked one gets all its attempts again."""
+    return _done("retried", queue, key, await run.operations.retry_key(queue, key, **author.keywords), _NOT_FREE)
+
+
+@operator_command(group, "skip", AUTHOR)
+async def skip(run: Run, queue: Queue, key: Key, author: Author) -> View:
+    """Dead-letter the first message of a key; the key goes on with the next. Without a dead-letter table: delete it."""
+    return _done("skipped", queue, key, await run.operations.skip_key(queue, key, **author.keywords), _NOT_FREE)
+
+
+@operator_command(group, "park", AUTHOR)
+async def park(run: Run, queue: Queue, key: Key, author: Author) -> View:
+    """Stop a key at its first message, until it is released, retried or skipped."""
+    why = f"{_NOT_FREE}, or it is parked already"
+    return _done("parked", queue, key, await run.operations.park_key(queue, key, **author.keywords), why)
+
+
+@operator_command(group, "hold", AUTHOR)
+async def hold(run: Run, queue: Queue, key: Key, author: Author) -> View:
+    """Stop a key, also one without messages: those that come wait until it is released."""
+    why = "the key is parked already"
+    return _done("held", queue, key, await run.operations.hold_key(queue, key, **author.keywords), why)
+
+
+@operator_command(group, "release", AUTHOR)
+async def release(run: Run, queue: Queue, key: Key, author: Author) -> View:
+    """Undo a park or a hold: the key goes on where it stopped."""
+    why = "there is no such key, or it is neither parked nor held"
+    return _done("released", queue, key, await run.operations.release_key(queue, key, **author.keywords), why)
+
+
+def _done(past: str, queue: str, key: str, result: int | bool | None, otherwise: str) -> View:
+    """Return what became of a key; the exit code is 1 if nothing was changed."""
+    done = result is not None and result is not False
+    data = {"action": past, "queue": queue, "key": key, "done": done}
+    if done:
+        return Sentence(f"{past.capitalize()} the key {key} of {queue}.", data)
+    return Sentence(f"Nothing was changed: {otherwise}.", data, exit_code=1)

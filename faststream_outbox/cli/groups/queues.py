@@ -1,0 +1,78 @@
+"""`faststream-outbox queues`: what waits in each queue, and pausing one."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+
+from faststream_outbox.cli.operating.arguments import AUTHOR, Author, future_time
+from faststream_outbox.cli.operating.command import Run, operator_command
+from faststream_outbox.cli.operating.values import as_time
+from faststream_outbox.cli.operating.views import Column, Rows, Sentence, View, column, number
+from faststream_outbox.operations import Pause, QueueOverview
+
+group = typer.Typer(help="Queues: what waits in them, pause and resume.", no_args_is_help=True)
+
+
+def _paused(queue: QueueOverview) -> str | None:
+    pause = queue.paused
+    if pause is None:
+        return None
+    until = "" if pause.until is None else f" until {as_time(pause.until)}"
+    return f"by {pause.by}{until}: {pause.reason}"
+
+
+QUEUES: Final = (
+    column("queue"),
+    number("ready"),
+    number("scheduled"),
+    number("in flight"),
+    number("blocked keys", colour="yellow"),
+    number("parked keys", colour="red"),
+    number("dead", colour="red"),
+    number("oldest", "oldest_claimable_age"),
+    number("nodes"),
+    Column("paused", _paused, colour="yellow"),
+)
+Queue = Annotated[str, typer.Argument(help="The queue.")]
+
+
+@operator_command(group, "list", watch=True)
+async def list_queues(run: Run) -> View:
+    """List queues: what is ready, scheduled, in flight, blocked and dead, and which are paused."""
+    return Rows(QUEUES, await run.operations.queues(), "The outbox is empty, and nothing is paused.")
+
+
+@operator_command(group, "pause", AUTHOR)
+async def pause(
+    run: Run,
+    queue: Queue,
+    author: Author,
+    *,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            help="When it goes on by itself: a time, or how long from now (2h); by default when it is resumed.",
+            parser=future_time,
+            metavar="TIME",
+        ),
+    ] = None,
+) -> View:
+    """Stop handling a queue in all processes, until it is resumed; what runs ends, and publishing goes on."""
+    paused = await run.operations.pause(queue, until, **author.keywords)
+    end = "it is resumed" if paused.until is None else as_time(paused.until)
+    return Sentence(f"Paused the queue {queue} until {end}.", {"action": "pause", "done": True, **_fields(paused)})
+
+
+@operator_command(group, "resume", AUTHOR)
+async def resume(run: Run, queue: Queue, author: Author) -> View:
+    """Handle a paused queue again."""
+    resumed = await run.operations.resume(queue, **author.keywords)
+    data = {"action": "resume", "queue": queue, "done": resumed}
+    if resumed:
+        return Sentence(f"Resumed the queue {queue}.", data)
+    return Sentence(f"Nothing was changed: the queue {queue} is not paused.", data, exit_code=1)
+
+
+def _fields(paused: Pause) -> dict[str, object]:
+    return {"queue": paused.queue, "until": paused.until, "by": paused.by, "reason": paused.reason}

@@ -1,0 +1,1 @@
+"""What the commands of operators share: settings, connection, output, and the rules of acts."""

@@ -1,0 +1,135 @@
+"""Acts on rows: chosen by ids or by a filter, shown first, and done with `--yes`."""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from faststream_outbox.cli.errors import ProgramError, UsageError
+from faststream_outbox.cli.operating.arguments import Order
+from faststream_outbox.cli.operating.command import Run
+from faststream_outbox.cli.operating.rows import DEAD_LETTERS, MESSAGES
+from faststream_outbox.cli.operating.views import Column, Rows, Sentence, View, Views
+from faststream_outbox.operations import (
+    ActResult,
+    Count,
+    DeadLetterFilter,
+    MessageFilter,
+    Progress,
+    Selection,
+)
+
+# How many rows a dry run shows, and how many skipped rows are named.
+_SAMPLE: Final = 10
+
+
+@dataclass(frozen=True)
+class Verb:
+    """How an act is called: `replay`, `replayed`, of `dead letter`."""
+
+    name: str
+    past: str
+    noun: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rows that an act is for."""
+
+    # A selection, or ids.
+    selected: Selection | list[int]
+    count: Count
+    sample: Sequence[Any]
+
+    @property
+    def is_one_row(self) -> bool:
+        """Whether one row was named by its id: such an act needs no --yes."""
+        return isinstance(self.selected, list) and len(self.selected) == 1
+
+
+async def choose(run: Run, ids: list[int], where: MessageFilter | DeadLetterFilter, *, everything: bool) -> Choice:
+    """Return the rows that were named; raise `UsageError` if none were, or by ids and a filter at once."""
+    given = list(where)
+    if ids and (given or everything):
+        raise UsageError("Rows are chosen by ids or by options, not by both: leave out one.")
+    if given and everything:
+        raise UsageError("--all is for all rows: leave it out, or the options that choose some.")
+    if ids:
+        read = run.operations.message if isinstance(where, MessageFilter) else run.operations.dead_letter
+        ids = list(dict.fromkeys(ids))
+        found = [await read(each) for each in ids[:_SAMPLE]]
+        return Choice(ids, Count(len(ids)), [each for each in found if each is not None])
+    if not given and not everything:
+        raise UsageError("No rows are chosen: give ids, or options such as --queue, or --all.")
+    selection = await run.operations.select(where)
+    return Choice(selection, selection.count, selection.sample)
+
+
+async def act(
+    run: Run,
+    verb: Verb,
+    order: Order,
+    where: MessageFilter | DeadLetterFilter,
+    call: Callable[..., Awaitable[ActResult]],
+) -> View:
+    """Do an act, if it is for one row that was named or `--yes` was given; otherwise show what it would do.
+
+    `call` is the act of the core; it gets the rows, who acts and why.
+    """
+    choice = await choose(run, order.ids, where, everything=order.everything)
+    if not (order.yes or choice.is_one_row):
+        return _dry_run(verb, choice, MESSAGES if isinstance(where, MessageFilter) else DEAD_LETTERS)
+    if choice.is_one_row and not choice.sample:
+        raise ProgramError(f"There is no {verb.noun} {choice.selected[0]}.")  # type: ignore[index]
+    with _progress(verb, choice.count) as progress:
+        result = await call(choice.selected, progress=progress, **order.author.keywords)
+    return done(verb, result)
+
+
+def _dry_run(verb: Verb, choice: Choice, columns: Sequence[Column]) -> View:
+    sentence = f"Would {verb.name} {_number(choice.count, verb.noun)}. Nothing was changed."
+    data = {"dry_run": True, "action": verb.name, "count": choice.count, "sample": choice.sample}
+    if not choice.count.number:
+        return Sentence(sentence, data)
+    sample = Rows(columns, choice.sample, "None of them is there.", title="For example:")
+    them = "it" if choice.count.number == 1 else "them"
+    return Views({"what": Sentence(sentence), "sample": sample}, data, notes=[f"Give --yes to {verb.name} {them}."])
+
+
+def done(verb: Verb, result: ActResult) -> View:
+    """Return what an act has done; the exit code is 1 if it left out rows or did nothing."""
+    text = f"{verb.past.capitalize()} {_number(Count(result.done), verb.noun)}."
+    notes = []
+    if result.skipped:
+        notes.append(f"Left out {_number(Count(len(result.skipped)), verb.noun)}:")
+        notes += [f"  {each}: {why}" for each, why in list(result.skipped.items())[:_SAMPLE]]
+        if len(result.skipped) > _SAMPLE:
+            notes.append(f"  and {len(result.skipped) - _SAMPLE:,} more (-o json names them)")
+    if result.done and result.audit_id is None:
+        notes.append("There is no audit table: who did this, and why, is not kept in the database.")
+    values = {
+        "action": result.action,
+        "done": result.done,
+        "skipped": {str(each): why for each, why in result.skipped.items()},
+        "audit_id": result.audit_id,
+    }
+    return Sentence(text, values, notes=notes, exit_code=1 if result.skipped or not result.done else 0)
+
+
+def _number(count: Count, noun: str) -> str:
+    return f"{count} {noun}{'' if count.number == 1 and not count.capped else 's'}"
+
+
+@contextmanager
+def _progress(verb: Verb, total: Count) -> Iterator[Callable[[Progress], None] | None]:
+    """Show a bar on stderr while an act on many rows runs, if a person looks."""
+    if not sys.stderr.isatty() or total.number <= 1:
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - not needed in a pipe
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb.name, total=None if total.capped else total.number)
+        yield lambda at: bar.update(task, completed=at.done + at.skipped)

@@ -1,0 +1,1 @@
+"""The command `relay`: sends the rows of an outbox to another broker."""

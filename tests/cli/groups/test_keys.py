@@ -1,0 +1,72 @@
+"""`keys`: keys that wait are listed, shown and put right."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.outbox import Done, Outbox
+
+Operate = Callable[..., Done]
+REASON = ("--reason", "the address was wrong")
+
+
+@pytest.fixture
+def retrying(outbox: Outbox) -> int:
+    """A key whose first message retries in an hour, with another behind it; return the id of the first."""
+    first = outbox.publish({"n": 1}, key="k1")
+    outbox.publish({"n": 2}, key="k1")
+    outbox.run(
+        "UPDATE outbox SET attempts_count = 2, first_attempt_at = now(), last_attempt_at = now(), "
+        "next_attempt_at = now() + interval '1 hour' WHERE id = %s",
+        first,
+    )
+    return first
+
+
+def test_keys_that_wait_are_listed_and_shown(operate: Operate, retrying: int) -> None:
+    [key] = operate("keys", "list", "-o", "json").json
+    assert (key["queue"], key["key"], key["state"], key["head_id"], key["waiting"]) == (
+        "orders",
+        "k1",
+        "retrying",
+        retrying,
+        1,
+    )
+    assert operate("keys", "list", "--state", "parked").out == "No key waits.\n"
+    assert operate("keys", "list", "--state", "lost").code == 2
+    shown = operate("keys", "show", "orders", "k1", "-o", "json").json
+    assert [each["body"]["data"] for each in shown["messages"]] == [{"n": 1}, {"n": 2}]
+    assert "retrying" in operate("keys", "show", "orders", "k1").out
+    assert operate("keys", "show", "orders", "k2").code == 1
+
+
+@pytest.mark.usefixtures("retrying")
+def test_a_key_is_parked_released_and_retried(outbox: Outbox, operate: Operate) -> None:
+    assert operate("keys", "park", "orders", "k1", *REASON).code == 0
+    assert operate("keys", "list", "-o", "json").json[0]["state"] == "parked"
+    assert operate("keys", "release", "orders", "k1", *REASON).code == 0
+    assert operate("keys", "list", "-o", "json").json[0]["state"] == "retrying"
+    assert operate("keys", "retry", "orders", "k1", *REASON).code == 0
+    assert operate("keys", "list", "-o", "json").json == []
+    assert [each[0] for each in outbox.audit()] == ["park_key", "release_key", "retry_key"]
+
+
+def test_the_first_message_of_a_key_is_skipped(outbox: Outbox, operate: Operate, retrying: int) -> None:
+    assert operate("keys", "skip", "orders", "k1", *REASON).code == 0
+    assert outbox.run("SELECT original_id, failure_reason FROM outbox_dlq") == [(retrying, "rejected")]
+    assert outbox.one("SELECT count(*) FROM outbox") == 1
+
+
+def test_a_key_without_messages_is_held_and_released(outbox: Outbox, operate: Operate) -> None:
+    assert operate("keys", "hold", "orders", "k9", *REASON).code == 0
+    outbox.publish(1, key="k9")
+    [key] = operate("keys", "list", "-o", "json").json
+    assert (key["key"], key["state"]) == ("k9", "parked")
+    assert operate("keys", "release", "orders", "k9", *REASON).code == 0
+    assert operate("keys", "list", "-o", "json").json == []
+    assert outbox.one("SELECT count(*) FROM outbox") == 1
+
+
+def test_a_key_that_is_not_there_is_an_error(operate: Operate) -> None:
+    done = operate("keys", "retry", "orders", "nobody", *REASON)
+    assert done.code == 1

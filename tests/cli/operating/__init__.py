@@ -1,0 +1,1 @@
+"""The program `faststream-outbox`, run as one runs it."""

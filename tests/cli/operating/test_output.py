@@ -1,0 +1,71 @@
+"""The same list in a pipe, in a terminal, and as JSON."""
+
+import json
+import re
+import subprocess
+
+from tests.cli.outbox import Outbox
+from tests.cli.programs import COMMAND, environment, run
+from tests.cli.terminals import terminal
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
+PURGE = ("dlq", "purge", "--all", "--reason", "x")
+
+
+def test_a_pipe_gets_plain_text(outbox: Outbox) -> None:
+    outbox.dead_letter()
+    done = run(*PURGE, OUTBOX_DSN=outbox.dsn)
+    assert (done.returncode, done.stderr) == (0, "Give --yes to purge it.\n")
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["Would purge 1 dead letter. Nothing was changed.", "", "For example:"]
+    assert re.fullmatch(r"id  queue   key  reason +attempts  failed +exception type  exception", lines[3])
+    assert "\x1b" not in done.stdout
+    assert "ValueError: no such order" in lines[4]
+
+
+async def test_a_terminal_gets_a_table_in_colour(outbox: Outbox) -> None:
+    outbox.dead_letter(last_exception="\x1b[2Jcleared")
+    async with terminal(*PURGE, OUTBOX_DSN=outbox.dsn) as screen:
+        await screen.wait_for("Give --yes to purge it.")
+        assert COLOUR.search(screen.raw)
+        assert "───" in screen.text
+        # What a message says must not reach the terminal as a command.
+        assert "\\x1b[2Jcleared" in screen.text
+
+
+async def test_no_color_is_obeyed(outbox: Outbox) -> None:
+    outbox.dead_letter()
+    async with terminal(*PURGE, OUTBOX_DSN=outbox.dsn, NO_COLOR="1") as screen:
+        await screen.wait_for("Give --yes to purge it.")
+        assert not COLOUR.search(screen.raw)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(outbox: Outbox) -> None:
+    for number in range(10):
+        outbox.dead_letter({"n": number})
+    with subprocess.Popen(
+        [*COMMAND, "dlq", "purge", *map(str, range(1, 11)), "--reason", "x", "-o", "json"],
+        env=environment(OUTBOX_DSN=outbox.dsn),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as dump:
+        assert dump.stdout is not None
+        dump.stdout.close()
+        assert dump.stderr is not None
+        errors = dump.stderr.read().decode()
+    assert (dump.returncode, errors) == (0, "")
+
+
+def test_help_names_the_options_and_needs_no_database() -> None:
+    done = run("dlq", "purge", "--help", COLUMNS="200")
+    assert done.returncode == 0
+    for option in ("--reason", "--yes", "--queue", "--failed-after", "--dsn", "--app", "--output", "--all"):
+        assert option in done.stdout
+
+
+def test_json_has_letters_of_every_language(outbox: Outbox) -> None:
+    letter = outbox.dead_letter({"name": "Zoë 東京"})
+    done = run("dlq", "show", str(letter), "-o", "jsonl", OUTBOX_DSN=outbox.dsn, PYTHONIOENCODING="utf-8")
+    assert "Zoë 東京" in done.stdout
+    [line] = done.stdout.splitlines()
+    assert json.loads(line)["body"]["data"] == {"name": "Zoë 東京"}
