@@ -1,0 +1,1 @@
+"""`python -m examples.console`: the console over a shop whose messages fail, wait and get stuck."""

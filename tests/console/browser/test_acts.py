@@ -1,0 +1,153 @@
+"""Every act in a real browser, by mouse, by keyboard alone, and without JavaScript."""
+
+import json
+from pathlib import Path
+
+from playwright.async_api import Page, expect
+
+from faststream_outbox.operations import DeadLetterFilter
+from tests.console.browser.conftest import Viewer
+from tests.console.outbox import ConsoleOutbox
+
+
+async def confirm(page: Page, button: str, *, done: str = "Done", **fields: str) -> None:
+    for name, value in fields.items():
+        await page.fill(f"#{name}", value)
+    await page.fill("#reason", "a good reason")
+    await page.get_by_role("button", name=button).click()
+    await expect(page.locator(".count")).to_have_text(done)
+    await page.get_by_role("link", name="Audit entry").click()
+    await expect(page.get_by_text("a good reason").first).to_be_visible()
+
+
+async def choose(page: Page, path: str, *, act: str, rows: int = 1) -> None:
+    await page.goto(f"/{path}")
+    for number in range(rows):
+        await page.locator("[name=ids]").nth(number).check()
+    await page.get_by_role("button", name=act).click()
+
+
+async def test_acts_on_rows(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    await choose(page, "queue?name=orders&state=delayed", act="Deliver now…")
+    await confirm(page, "Deliver now")
+    await choose(page, "queue?name=orders", act="Move…")
+    await confirm(page, "Move", queue="late")
+    await choose(page, "queue?name=orders", act="Discard…", rows=2)
+    await confirm(page, "Discard for good", done="2 messages")
+    await page.goto("/dead-letters")
+    await page.get_by_role("link", name="PayError").click()
+    await page.get_by_label("Choose all rows of this page").check()
+    await page.get_by_role("button", name="Replay…").click()
+    await confirm(page, "Replay", done="2 dead letters", rate="1000")
+    await choose(page, "dead-letters/rows", act="Purge…")
+    await confirm(page, "Purge for good")
+    assert not (await outbox.operations.dead_letters()).items
+
+
+async def test_acts_on_queues_keys_and_timers(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    await page.get_by_role("link", name="Pause orders").click()
+    await page.select_option("#seconds", "3600")
+    await confirm(page, "Pause")
+    await page.goto("/")
+    await page.get_by_role("link", name="Resume orders").click()
+    await confirm(page, "Resume")
+    for act in ("Release", "Park", "Retry", "Hold", "Skip"):
+        await page.goto("/key?queue=customers&key=ada")
+        await page.get_by_role("link", name=f"{act}…").click()
+        await confirm(page, act)
+    await page.goto("/keys")
+    await page.get_by_role("link", name="Hold a key").click()
+    await page.fill("#queue", "customers")
+    await page.fill("#subject", "grace")
+    await confirm(page, "Hold")
+    await page.goto("/timers")
+    await page.get_by_role("link", name="Fire invoice-7").click()
+    await confirm(page, "Fire now")
+    await page.goto("/timers")
+    await page.get_by_role("link", name="Cancel invoice-7").click()
+    await confirm(page, "Cancel")
+    actions = [entry.action for entry in (await outbox.operations.audit()).items]
+    assert actions == [
+        *("cancel_timer", "fire_timer", "hold_key", "skip_key", "hold_key", "retry_key", "park_key", "release_key"),
+        *("resume", "pause", "park_key"),
+    ]
+
+
+async def test_a_dead_letter_is_edited_and_its_json_checked_while_typing(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open("dead-letters/1")
+    await page.get_by_role("link", name="Edit and replay…").click()
+    await page.fill("#body", '{"order": ')
+    await expect(page.locator("#body-hint")).to_contain_text("Not JSON")
+    await page.fill("#reason", "a good reason")
+    await page.get_by_role("button", name="Replay with these changes").click()
+    assert page.url.endswith("/edit")  # the browser does not send it
+    await page.fill("#body", '{"order": 7}')
+    await expect(page.locator("#body-hint")).to_have_text("Valid JSON.")
+    await confirm(page, "Replay with these changes")
+    [found] = [each for each in (await outbox.operations.messages()).items if each.body.data == {"order": 7}]
+    assert found.queue == "orders"
+
+
+async def test_dead_letters_are_downloaded(viewer: Viewer, tmp_path: Path) -> None:
+    page = await viewer.open("dead-letters/rows?queue=orders")
+    await page.select_option("#scope", "all")
+    async with page.expect_download() as download:
+        await page.get_by_role("button", name="Export").click()
+    await (await download.value).save_as(tmp_path / "letters.jsonl")
+    lines = (tmp_path / "letters.jsonl").read_text().splitlines()
+    assert [json.loads(line)["queue"] for line in lines] == ["orders", "orders"]
+
+
+async def test_a_replay_by_keyboard_alone(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    await page.keyboard.press("/")
+    await page.keyboard.type("c-dead")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Found")).to_be_visible()
+    await _tab_to(page, "a[href='/dead-letters/1']")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Dead letter 1")).to_be_visible()
+    await _tab_to(page, "button[value=replay]")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Replay")).to_be_visible()
+    await _tab_to(page, "#reason")
+    await page.keyboard.type("by hand")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".count")).to_have_text("Done")
+    letters = (await outbox.operations.dead_letters(DeadLetterFilter(queue="orders"))).items
+    assert [letter.id for letter in letters] == [2]
+
+
+async def _tab_to(page: Page, selector: str) -> None:
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        if await page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            # What is focused can be seen.
+            assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            return
+    raise AssertionError(f"{selector} is not reached by Tab")
+
+
+async def test_everything_but_liveness_works_without_javascript(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open(java_script_enabled=False)
+    await page.get_by_role("link", name="Dead letters").click()
+    await page.get_by_role("link", name="PayError").click()
+    await page.select_option("#scope", "all")
+    await page.get_by_role("button", name="Purge…").click()
+    await confirm(page, "Purge for good", done="2 dead letters")
+    assert len((await outbox.operations.dead_letters()).items) == 1
+
+
+async def test_the_progress_of_a_long_act_is_shown_while_it_runs(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    await outbox.bury(*[b"1"] * 12, queue="slow")
+    page = await viewer.open("dead-letters/rows?queue=slow")
+    await page.select_option("#scope", "all")
+    await page.get_by_role("button", name="Replay…").click()
+    await page.fill("#rate", "3")
+    await page.fill("#reason", "slowly")
+    await page.get_by_role("button", name="Replay: 12 dead letters").click()
+    await expect(page.get_by_text("of 12 dead letters")).to_be_visible()
+    await expect(page.locator(".count")).to_have_text("12 dead letters")
+    await expect(page.get_by_role("link", name="Audit entry")).to_be_visible()

@@ -1,0 +1,124 @@
+"""Every page in a real browser: quiet, accessible, in both themes, on a phone, and without JavaScript."""
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from faststream_outbox.console.access import TokenAccess
+from faststream_outbox.storage import NewRow
+from tests.console.browser.conftest import DESKTOP, PHONE, Viewer, violations
+from tests.console.outbox import ConsoleOutbox, serving
+
+PAGES = (
+    *("", "queue?name=orders", "queue?name=orders&state=expired", "messages/4", "search?q=c-dead", "keys"),
+    *("key?queue=customers&key=ada", "dead-letters", "dead-letters/rows", "dead-letters/1", "dead-letters/1/edit"),
+    *("messages/4?body=raw", "messages/6?body=hex", "messages/6", "messages/9", "queue?name=none"),
+    *("timers", "nodes", "audit", "audit/1", "doctor", "acts/one/pause?queue=orders", "acts/one/hold_key"),
+)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_on_any_page(viewer: Viewer, theme: str) -> None:
+    page = await viewer.open(color_scheme=theme)
+    found: list[str] = []
+    for path in PAGES:
+        await page.goto(f"/{path}")
+        found += await violations(page)
+    await page.goto("/dead-letters/rows")
+    await page.check("[name=ids] >> nth=0")
+    await page.click("text=Purge…")
+    found += await violations(page)
+    await page.fill("#reason", "old")
+    await page.click("text=Purge for good")
+    await expect(page.get_by_text("Done")).to_be_visible()
+    found += await violations(page)
+    assert found == []
+
+
+async def test_a_phone_shows_every_page_without_scrolling_sideways(viewer: Viewer) -> None:
+    page = await viewer.open(viewport=PHONE)
+    for path in PAGES:
+        await page.goto(f"/{path}")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+    assert await violations(page) == []
+
+
+async def test_what_is_read_only_or_wrong_is_accessible_and_on_the_screen(
+    browser: Browser, outbox: ConsoleOutbox
+) -> None:
+    await outbox.fill()
+    async with serving(outbox.app(read_only=True)) as client:
+        viewer = Viewer(browser, str(client.base_url))
+        page = await viewer.open(color_scheme="dark")
+        found = await violations(page)
+        for path in ("queue?name=orders", "dead-letters/1", "acts/one/pause?queue=orders", "no/page"):
+            await page.goto(f"/{path}")
+            found += await violations(page)
+            # An error is read without scrolling.
+            box = await page.get_by_role("heading", level=1).bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < DESKTOP["height"]
+        assert found == []
+
+
+async def test_a_theme_is_chosen_without_a_script(viewer: Viewer) -> None:
+    page = await viewer.open("keys?state=parked", color_scheme="light", java_script_enabled=False)
+    await page.click("text=Dark")
+    await expect(page).to_have_url(f"{viewer.address}/keys?state=parked")
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    await expect(page.locator("body")).to_have_css("color", "rgb(228, 230, 234)")
+
+
+async def test_what_is_published_appears_by_itself(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    await expect(page.get_by_role("status")).to_have_text("Live")
+    await outbox.backend.insert(NewRow("surprises", b"1"))
+    await expect(page.get_by_role("link", name="surprises", exact=True)).to_be_visible()
+
+
+async def test_rows_stay_where_they_are_while_one_is_ticked(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open("queue?name=orders")
+    await page.check("[name=ids] >> nth=0")
+    [new] = await outbox.backend.insert(NewRow("orders", b"1"))
+    await expect(page.get_by_role("status")).to_have_text("Held while you choose")
+    await expect(page.get_by_label(f"Choose message {new}")).to_have_count(0)
+    await page.uncheck("[name=ids] >> nth=0")
+    await expect(page.get_by_label(f"Choose message {new}")).to_be_visible()
+
+
+async def test_a_focused_link_keeps_its_focus_when_the_page_changes(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    link = page.get_by_role("link", name="orders", exact=True)
+    await link.focus()
+    await outbox.backend.insert(NewRow("surprises", b"1"))
+    await expect(page.get_by_role("link", name="surprises", exact=True)).to_be_visible()
+    await expect(link).to_be_focused()
+
+
+async def test_a_body_that_is_a_script_does_not_run(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    evil = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
+    [row] = await outbox.backend.insert(NewRow(evil, evil.encode(), {evil: evil}, key=evil))
+    page = await viewer.open()
+    for path in ("", f"messages/{row}", f"messages/{row}?body=raw", "keys?state=in_flight"):
+        await page.goto(f"/{path}")
+        assert "hacked" not in await page.title()
+    await page.goto("/")
+    # Through the stream, too.
+    await outbox.backend.insert(NewRow(f"{evil}2", b"1"))
+    await expect(page.get_by_role("link", name=f"{evil}2", exact=True)).to_be_visible()
+    assert "hacked" not in await page.title()
+
+
+async def test_a_token_lets_a_browser_in(outbox: ConsoleOutbox, browser: Browser) -> None:
+    token = TokenAccess()
+    async with serving(outbox.app(access=token)) as client:
+        viewer = Viewer(browser, str(client.base_url))
+        page = await viewer.open()
+        assert await violations(page) == []
+        box = await page.locator("#token").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < DESKTOP["height"]
+        await page.fill("#token", token.token)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        assert token.token not in page.url
+        assert viewer.messages == []

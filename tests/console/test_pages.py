@@ -1,0 +1,250 @@
+"""Every page: what it shows of rows in every state, of nothing, and of what is wrong."""
+
+from datetime import timedelta
+
+import pytest
+
+from faststream_outbox import OutboxBroker
+from faststream_outbox.console import make_console
+from faststream_outbox.operations import OutboxOperations
+from faststream_outbox.storage import NewRow
+from tests.console.outbox import Client, ConsoleOutbox, words
+from tests.waiting import until
+
+
+async def test_the_overview_shows_each_queue_and_what_waits_in_it(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    await outbox.operations.pause("mails", reason="the provider is down", by="ann")
+    async with outbox.client() as client:
+        page = (await client.get("/")).text
+    for text in ("customers", "mails", "orders", "reminders", "paused", "by ann: the provider is down"):
+        assert text in page
+    assert "Ready 2 In flight 0 Scheduled 2 Blocked keys 1 Dead letters 3" in words(page)
+
+
+async def test_a_queue_that_is_paused_and_empty_is_shown(outbox: ConsoleOutbox) -> None:
+    await outbox.operations.pause("newsletter", reason="a wrong link", by="ann")
+    async with outbox.client() as client:
+        assert "newsletter paused" in await client.text("/")
+        assert "Paused by ann" in await client.text("/queue?name=newsletter")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        pytest.param("/", "The outbox is empty", id="overview"),
+        pytest.param("/queue?name=orders", "No messages wait in orders", id="queue"),
+        pytest.param("/keys", "No key waits", id="keys"),
+        pytest.param("/key?queue=orders&key=k", "No message has this key", id="key"),
+        pytest.param("/dead-letters", "No dead letters", id="dead letters"),
+        pytest.param("/dead-letters/rows?queue=orders", "No dead letter matches", id="rows of dead letters"),
+        pytest.param("/timers", "No timers wait", id="timers"),
+        pytest.param("/nodes", "No process is alive", id="nodes"),
+        pytest.param("/audit", "Nobody has done anything", id="audit"),
+        pytest.param("/search?q=c-1", "Nothing has this id or correlation id", id="search"),
+    ],
+)
+async def test_a_page_of_an_empty_outbox_says_what_would_be_there(outbox: ConsoleOutbox, path: str, said: str) -> None:
+    async with outbox.client() as client:
+        assert said in await client.text(path)
+
+
+async def test_a_queue_shows_its_messages_by_state(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        everything = await client.text("/queue?name=orders")
+        assert all(str(ids[name]) in everything for name in ("ready", "delayed", "binary"))
+        delayed = await client.text("/queue?name=orders&state=delayed")
+        assert '{"order": 4}' in delayed
+        assert '{"order": 3}' not in delayed
+        for query in ("correlation_id=c-1", "header=tenant%3Dacme"):
+            found = await client.text(f"/queue?name=orders&{query}")
+            assert '{"order": 3}' in found
+            assert '{"order": 4}' not in found
+
+
+async def test_pages_of_a_queue_follow_each_other(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.backend.insert(*[NewRow("many", b"x") for _ in range(70)])
+    seen: list[int] = []
+    async with outbox.client() as client:
+        path: str | None = "/queue?name=many"
+        while path:
+            page = (await client.get(path)).text
+            seen += [each for each in ids if f'value="{each}"' in page]
+            path = _next(page)
+    assert sorted(seen) == sorted(ids)
+
+
+def _next(page: str) -> str | None:
+    before, found, _ = page.partition('">Next page')
+    return before.rpartition('href="')[2].replace("&amp;", "&") if found else None
+
+
+async def test_a_message_is_shown_with_body_headers_and_history(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        page = await client.text(f"/messages/{ids['ready']}")
+        for text in ('{ "order": 3 }', "tenant acme", "Correlation id c-1", "Published"):
+            assert text in page
+        assert "ff 00 10" in await client.text(f"/messages/{ids['binary']}?body=hex")
+        assert '{"order": 3}' in await client.text(f"/messages/{ids['ready']}?body=raw")
+        parked = await client.text(f"/messages/{ids['head']}")
+        assert "Why it is parked" in parked
+        assert "under <i>investigation</i>" in parked
+
+
+async def test_keys_that_wait_are_listed_with_what_is_behind_them(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        listed = await client.text("/keys")
+        assert "ada customers parked" in listed
+        detail = await client.text("/key?queue=customers&key=ada")
+        assert "Waiting behind the first 1" in detail
+        assert "No key is retrying" in await client.text("/keys?state=retrying")
+
+
+async def test_dead_letters_are_grouped_and_each_has_its_trace(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        groups = await client.text("/dead-letters")
+        assert "PayError app orders retry terminal" in groups
+        rows = await client.text("/dead-letters/rows?queue=orders&exception_type=app.PayError")
+        assert '{"order": 1}' in rows
+        assert '{"order": 2}' in rows
+        letter = await client.text("/dead-letters/1")
+        assert "app.PayError: no" in letter
+        assert "Dead-lettered" in letter
+
+
+async def test_what_belongs_together_is_found_by_its_correlation_id_or_its_id(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        found = await client.text("/search?q=c-dead")
+        assert "Dead letters" in found
+        assert '{"order": 1}' in found
+        assert '{"order": 3}' in await client.text(f"/search?q={ids['ready']}")
+
+
+async def test_timers_and_the_audit_are_listed(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        assert "invoice-7 reminders delayed" in await client.text("/timers")
+        assert "eve park key 1 key ada of customers under <i>investigation</i>" in await client.text("/audit")
+        assert "Who eve" in await client.text("/audit/1")
+        assert "There is no act 99" in await client.text("/audit/99", 404)
+        assert "No act matches" in await client.text("/audit?action=purge")
+
+
+async def test_the_nodes_that_run_are_listed_with_their_queues(outbox: ConsoleOutbox) -> None:
+    operations = outbox.operations
+    broker = OutboxBroker(
+        outbox.backend.engine,
+        outbox_table=outbox.backend.outbox_table,
+        dlq_table=outbox.backend.dlq_table,
+        control_table=operations.control_table,
+        nodes_table=operations.nodes_table,
+    )
+    broker.subscriber("orders")(handle)
+    async with broker, outbox.client(make_console(broker)) as client:
+        await broker.start()
+        await until(lambda: _listed(client))
+        assert "orders 1 node" in await _with_message(outbox, client)
+
+
+async def handle(body: str) -> None:
+    raise AssertionError(body)
+
+
+async def _listed(client: Client) -> bool:
+    return "alive orders" in await client.text("/nodes")
+
+
+async def _with_message(outbox: ConsoleOutbox, client: Client) -> str:
+    await outbox.backend.insert(NewRow("orders", b"1", activate_in=timedelta(hours=1)))
+    return await client.text("/")
+
+
+async def test_the_doctor_says_what_is_wrong_and_the_overview_repeats_it(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        assert "The doctor has not looked yet" in await client.text("/")
+        said = await client.text("/doctor")
+        assert "nothing was changed" in said
+        assert "faststream-outbox keys show customers ada" in said
+        assert "The doctor found" in await client.text("/")
+
+
+async def test_without_the_tables_of_operators_pages_say_which_one_to_create(outbox: ConsoleOutbox) -> None:
+    bare = OutboxOperations(outbox.backend.engine, outbox_table=outbox.backend.outbox_table)
+    outbox.operations = bare
+    await outbox.backend.insert(NewRow("orders", b"1"))
+    async with outbox.client() as client:
+        assert "orders running" in await client.text("/")
+        assert "Pause" not in await client.text("/")
+        assert "There is no audit table" in await client.text("/audit")
+        assert "There is no dead-letter table" in await client.text("/dead-letters")
+        assert "Nothing has this id" in await client.text("/search?q=99")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        pytest.param("/nothing", 404, "There is no page", id="no page"),
+        pytest.param("/messages/7", 404, "it was handled, discarded or dead-lettered", id="no message"),
+        pytest.param("/messages/seven", 404, "ids are numbers", id="no number"),
+        pytest.param("/messages/99999999999999999999", 404, "There is no message", id="a number too large"),
+        pytest.param("/dead-letters/7", 404, "it was replayed or purged", id="no dead letter"),
+        pytest.param("/queue", 400, "No queue is named", id="no queue"),
+        pytest.param("/queue?name=q&state=odd", 400, "state is one of", id="no state"),
+        pytest.param("/queue?name=q&header=tenant", 400, "name=value", id="no header"),
+        pytest.param("/queue?name=q&after=odd", 400, "after", id="no place"),
+        pytest.param("/keys?state=odd", 400, "state is one of", id="no state of keys"),
+        pytest.param("/dead-letters/rows?reason=odd", 400, "reason is one of", id="no reason"),
+        pytest.param("/audit?after=odd", 400, "no place in the audit", id="no place in the audit"),
+        pytest.param(f"/audit?after={'9' * 30}", 400, "no place in the audit", id="a place too large"),
+        pytest.param(f"/audit/{'9' * 30}", 404, "There is no act", id="an act too large"),
+        pytest.param(f"/search?q={'9' * 5000}", 400, "the column holds 255", id="a search too long"),
+        pytest.param("/search?q=%00", 400, "NUL", id="a search for a NUL"),
+        pytest.param("/key?queue=q&key=%00", 400, "NUL", id="a key with a NUL"),
+        pytest.param("/live?page=//[", 404, "No page is at", id="no address"),
+        pytest.param("/jobs/odd", 404, "not known here", id="no job"),
+        pytest.param("/live?page=/odd", 404, "No page that updates itself", id="no live page"),
+        pytest.param("/acts/one/odd", 404, "There is no act", id="no act"),
+    ],
+)
+async def test_what_cannot_be_shown_is_a_page_that_says_why(
+    outbox: ConsoleOutbox, path: str, status: int, said: str
+) -> None:
+    async with outbox.client() as client:
+        assert said in await client.text(path, status)
+
+
+async def test_who_is_known_keeps_the_menu_on_the_page_of_an_error(outbox: ConsoleOutbox) -> None:
+    async with outbox.client() as client:
+        assert 'aria-label="Pages"' in (await client.get("/messages/7")).text
+    async with outbox.client(access=lambda _request: None) as client:
+        refused = await client.get("/messages/7")
+        assert (refused.status_code, 'aria-label="Pages"' in refused.text) == (403, False)
+
+
+async def test_a_database_that_does_not_answer_is_a_page_too(outbox: ConsoleOutbox) -> None:
+    await outbox.backend.run("DROP TABLE outbox CASCADE")
+    async with outbox.client() as client:
+        assert "The database did not answer" in await client.text("/", 503)
+
+
+async def test_names_with_any_characters_lead_to_their_pages(outbox: ConsoleOutbox) -> None:
+    name = 'a/b?c&d="é" <x>'
+    await outbox.backend.insert(NewRow(name, b"1", key="k/#?"))
+    await outbox.operations.park_key(name, "k/#?", reason="test")
+    async with outbox.client() as client:
+        for path in ("/", "/keys"):
+            page = (await client.get(path)).text
+            assert "&lt;x&gt;" in page
+            await _follow(client, page, "queue?name=a")
+        await _follow(client, page, "key?queue=a")
+
+
+async def _follow(client: Client, page: str, beginning: str) -> None:
+    link = page.partition(f'href="/{beginning}')[2].partition('"')[0].replace("&amp;", "&")
+    assert "a/b?c" in await client.text(f"/{beginning}{link}")
