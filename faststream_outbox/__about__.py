@@ -1,3 +1,3 @@
 """The version, which the package and its build read."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "1.0.0"

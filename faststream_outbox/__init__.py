@@ -6,18 +6,23 @@ from faststream_outbox.broker.router import OutboxRouter
 from faststream_outbox.inbox import Inbox
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder
+from faststream_outbox.publisher.collector import OutboxCollector
+from faststream_outbox.publisher.events import OutboxEvent, RecordsEvents
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.relay.relay import Relay
-from faststream_outbox.response import OutboxResponse
+from faststream_outbox.response import CollectedMessage, OutboxResponse
 from faststream_outbox.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategyProto
 from faststream_outbox.storage import (
+    OperationsTables,
     QueueStats,
     TimerConflict,
     make_dlq_table,
     make_inbox_table,
+    make_operations_tables,
     make_outbox_table,
     make_shards_table,
     outbox_autovacuum_ddl,
+    publish_functions_ddl,
 )
 from faststream_outbox.storage.ordering import AdvisoryLocks, HashShards, HeadLease, KeyState
 from faststream_outbox.subscriber.signatures import OutboxSession
@@ -25,6 +30,7 @@ from faststream_outbox.testing import TestOutboxBroker
 
 __all__ = [
     "AdvisoryLocks",
+    "CollectedMessage",
     "ConstantRetry",
     "ExponentialRetry",
     "HashShards",
@@ -34,14 +40,18 @@ __all__ = [
     "LinearRetry",
     "MetricsRecorder",
     "NoRetry",
+    "OperationsTables",
     "OutboxBatchMessage",
     "OutboxBroker",
+    "OutboxCollector",
+    "OutboxEvent",
     "OutboxMessage",
     "OutboxPublisher",
     "OutboxResponse",
     "OutboxRouter",
     "OutboxSession",
     "QueueStats",
+    "RecordsEvents",
     "Relay",
     "RetryStrategyProto",
     "TestOutboxBroker",
@@ -49,7 +59,9 @@ __all__ = [
     "__version__",
     "make_dlq_table",
     "make_inbox_table",
+    "make_operations_tables",
     "make_outbox_table",
     "make_shards_table",
     "outbox_autovacuum_ddl",
+    "publish_functions_ddl",
 ]

@@ -36,7 +36,12 @@ __all__ = [
 ]
 
 OutboxMessage = Annotated[_OutboxMessage, LoopContext("message")]
+"""The message that is handled."""
 OutboxBatchMessage = Annotated[_OutboxBatchMessage, LoopContext("message")]
+"""The batch that is handled."""
 OutboxBroker = Annotated[_OutboxBroker, LoopContext("broker")]
+"""The broker of the handler."""
 OutboxProducer = Annotated[_OutboxProducer, LoopContext("broker._producer")]
+"""The producer of that broker: what its publishers call."""
 OutboxClient = Annotated[_OutboxClient, LoopContext("broker.client")]
+"""The client of that broker: single operations on rows."""

@@ -71,27 +71,63 @@ class AbstractOutboxClient(ABC):
     async def insert(
         self, session: SessionOrConnection | None, row: NewRow, *, timer_conflict: TimerConflict = "ignore"
     ) -> int | None:
-        """Insert one row; return its id, or None if its timer waits already."""
+        """Insert one row; return its id, or None if its timer waits already.
+
+        Args:
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+            row: The message.
+            timer_conflict: If a message with its `timer_id` waits: "ignore" the new one, or "extend" the delay of the
+                waiting one.
+
+        """
         return await self.store.insert(session, row, timer_conflict=timer_conflict)
 
     async def insert_batch(self, session: SessionOrConnection | None, rows: Sequence[NewRow]) -> list[int]:
-        """Insert rows in one statement; return their ids in order."""
+        """Insert rows in one statement; return their ids in order.
+
+        Args:
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+            rows: The messages.
+
+        """
         return await self.store.insert_many(session, rows)
 
     async def cancel_timer(self, *, queue: str, timer_id: str, session: SessionOrConnection | None) -> bool:
-        """Delete a timer that is not in flight."""
+        """Delete a timer; return False if there is none, or it is in flight.
+
+        Args:
+            queue: The name of its queue.
+            timer_id: The name that it was inserted with.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+
+        """
         return await self.store.cancel_timer(session, queue=queue, timer_id=timer_id)
 
     async def fetch_unprocessed(
         self, *, session: SessionOrConnection | None, queue: str | None = None, limit: int = 1000
     ) -> list[OutboxRow]:
-        """Read rows without leasing them."""
+        """Read rows without leasing them.
+
+        Args:
+            session: The `AsyncSession` or `AsyncConnection` to read through.
+            queue: Rows of this queue only; by default of all queues.
+            limit: The largest number of rows to return.
+
+        """
         return await self.store.read(session, queue=queue, limit=limit)
 
     async def fetch(
         self, conn: AsyncConnection | None, queues: Sequence[str], *, limit: int, lease_ttl_seconds: float
     ) -> list[OutboxRow]:
-        """Lease up to `limit` due rows, or one row with an expired lease: alone, because it may crash its process."""
+        """Lease due rows, or one row with an expired lease: alone, because it may crash its process.
+
+        Args:
+            conn: A live `AsyncConnection`; a `FakeOutboxClient` takes None.
+            queues: The names of the queues.
+            limit: The largest number of rows.
+            lease_ttl_seconds: After how many seconds others may claim them.
+
+        """
         lane, cursor = self._lane(conn), ClaimCursor(queues)
         cursor = self._cursors.setdefault(cursor.queues, cursor)
         check_number("lease_ttl_seconds", lease_ttl_seconds)
@@ -108,13 +144,27 @@ class AbstractOutboxClient(ABC):
     async def delete_with_lease(
         self, conn: AsyncConnection | None, message_id: int, acquired_token: UUID, *, dead: Dead | None = None
     ) -> bool:
-        """Delete one row, with `dead` into the dead-letter table; return False if its lease was lost."""
+        """Delete one row; return False if its lease was lost.
+
+        Args:
+            conn: A live `AsyncConnection`; a `FakeOutboxClient` takes None.
+            message_id: The id of the row.
+            acquired_token: The token of its lease.
+            dead: Why the message failed for good: the row moves to the dead-letter table.
+
+        """
         return bool(await self._settle(conn, [Settlement(Lease(message_id, acquired_token), dead or Ack())]))
 
     async def delete_batch_with_lease(
         self, conn: AsyncConnection | None, pairs: Iterable[tuple[int, UUID]]
     ) -> set[int]:
-        """Delete rows in one round trip; return the ids whose lease still held."""
+        """Delete rows in one round trip; return the ids whose lease still held.
+
+        Args:
+            conn: A live `AsyncConnection`; a `FakeOutboxClient` takes None.
+            pairs: The id and the token of each row.
+
+        """
         return await self._settle(conn, [Settlement(Lease(*pair), Ack()) for pair in pairs])
 
     async def mark_pending_with_lease(
@@ -128,7 +178,18 @@ class AbstractOutboxClient(ABC):
         first_attempt_at: datetime,
         last_attempt_at: datetime,
     ) -> bool:
-        """Reschedule one row; return False if its lease was lost."""
+        """Reschedule one row; return False if its lease was lost.
+
+        Args:
+            conn: A live `AsyncConnection`; a `FakeOutboxClient` takes None.
+            message_id: The id of the row.
+            acquired_token: The token of its lease.
+            delay_seconds: After how many seconds it is due again.
+            attempts_count: How often it has failed now.
+            first_attempt_at: When it first failed.
+            last_attempt_at: When it failed this time.
+
+        """
         entry = _RetryEntry(
             message_id, acquired_token, delay_seconds, attempts_count, first_attempt_at, last_attempt_at
         )
@@ -137,7 +198,13 @@ class AbstractOutboxClient(ABC):
     async def mark_pending_batch_with_lease(
         self, conn: AsyncConnection | None, entries: Sequence[_RetryEntry]
     ) -> set[int]:
-        """Reschedule rows in one round trip, each after its own delay; return the ids whose lease still held."""
+        """Reschedule rows in one round trip, each after its own delay; return the ids whose lease still held.
+
+        Args:
+            conn: A live `AsyncConnection`; a `FakeOutboxClient` takes None.
+            entries: The rows, each with what `mark_pending_with_lease` takes.
+
+        """
         return await self._settle(conn, [entry.settlement for entry in entries])
 
     async def _settle(self, conn: AsyncConnection | None, settlements: Sequence[Settlement]) -> set[int]:
@@ -150,7 +217,12 @@ class AbstractOutboxClient(ABC):
         return {lease.row_id for lease in settled.held}
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Raise `RuntimeError` with everything that the live tables lack."""
+        """Raise `RuntimeError` with everything that the live tables lack.
+
+        Args:
+            check_autovacuum: Whether other autovacuum settings than those of a new table are an error too.
+
+        """
         await self.store.validate_schema(check_autovacuum=check_autovacuum)
 
     async def ping(self) -> bool:
@@ -171,6 +243,9 @@ class OutboxClient(AbstractOutboxClient):
         outbox_table: The table of messages.
         dlq_table: The table of dead letters. Without one, messages that failed for good are deleted.
         shards_table: The table of shard leases, for `HashShards()`.
+        control_table: The table of paused queues.
+        audit_table: The table of what operators did.
+        nodes_table: The table of running processes.
 
     Example:
         client = OutboxClient(engine, outbox_table)
@@ -189,8 +264,20 @@ class OutboxClient(AbstractOutboxClient):
         *,
         dlq_table: Table | None = None,
         shards_table: Table | None = None,
+        control_table: Table | None = None,
+        audit_table: Table | None = None,
+        nodes_table: Table | None = None,
     ) -> None:
-        super().__init__(PostgresStore(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table))
+        store = PostgresStore(
+            engine,
+            outbox_table,
+            dlq_table=dlq_table,
+            shards_table=shards_table,
+            control_table=control_table,
+            audit_table=audit_table,
+            nodes_table=nodes_table,
+        )
+        super().__init__(store)
 
     @property
     def engine(self) -> AsyncEngine | None:
@@ -216,6 +303,10 @@ class FakeOutboxClient(AbstractOutboxClient):
 
     One difference to Postgres: `next_attempt_at` follows `clock`, by default that of the process, not the server's
     `now()`.
+
+    Args:
+        dlq_enabled: Whether dead letters are kept, in `dlq_rows`.
+        clock: Returns the time, in seconds since 1970.
 
     Example:
         client = FakeOutboxClient()
@@ -244,6 +335,10 @@ class FakeOutboxClient(AbstractOutboxClient):
         """Insert a row as another program would; return its id, or None if its timer waits already.
 
         Subscribers whose loops run are woken, as by a notification.
+
+        Args:
+            row: The message.
+
         """
         return self.store.feed(row)
 

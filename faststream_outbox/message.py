@@ -108,6 +108,10 @@ class OutboxMessage(StreamMessage[OutboxDelivery]):
 
         Without a delay the subscriber's retry strategy decides when, or that this attempt was the last. With a delay
         the message is retried after that many seconds, a century at most, whatever the strategy says.
+
+        Args:
+            delay: After how many seconds to retry; by default the retry strategy decides.
+
         """
         if delay is not None:
             check_number("delay", delay, most=MAX_DELAY.total_seconds())

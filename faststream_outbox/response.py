@@ -17,25 +17,64 @@ from faststream_outbox.envelope import CORRELATION_ID
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.storage import AnySession, TimerConflict
 from faststream_outbox.storage.checks import check_name, check_schedule
-from faststream_outbox.storage.contract import check_session, check_timer_conflict
+from faststream_outbox.storage.publishing import check_session, check_timer_conflict
+from faststream_outbox.storage.sessions.raw import raw_connection
 
 
 def check_asynchronous(session: object) -> None:
     """Raise `TypeError` for a synchronous session: it would block the event loop."""
-    if isinstance(session, Session | Connection):
+    if isinstance(session, Session | Connection) or not _runs_in(session, asynchronous=True):
         kind = type(session).__name__
         raise TypeError(
             f"session is a synchronous {kind}: use broker.publish_sync(…), or publish through an AsyncSession."
         )
 
 
+def _runs_in(session: object, *, asynchronous: bool) -> bool:
+    """Return whether code of this kind may use what is, perhaps, a driver's connection."""
+    raw = raw_connection(session)
+    return raw is None or raw.asynchronous is asynchronous
+
+
 def check_synchronous(session: object) -> None:
     """Raise `TypeError` for an asynchronous session: `publish_sync` has no event loop."""
     kind = type(session).__name__
-    if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
-        raise TypeError(f"session is an {kind}: use await broker.publish(…), or publish_sync through a Session.")
-    if not isinstance(session, Session | Connection | scoped_session | NoneType):
-        raise TypeError(f"session must be the Session or Connection of your open transaction, not {kind}.")
+    if isinstance(session, AsyncSession | AsyncConnection | async_scoped_session) or not _runs_in(
+        session, asynchronous=False
+    ):
+        raise TypeError(
+            f"session is an asynchronous {kind}: use await broker.publish(…), or publish_sync through a Session."
+        )
+    if not isinstance(session, Session | Connection | scoped_session | NoneType) and raw_connection(session) is None:
+        raise TypeError(
+            f"session must be the Session or Connection of your open transaction, or psycopg's connection, not {kind}."
+        )
+
+
+class CollectedMessage:
+    """A message that waits for the commit of its session.
+
+    Example:
+        message = outbox.publish({"order_id": 1}, queue="orders")
+        await session.commit()
+        print(message.id)
+
+    """
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: Sequence[int | None] | None = None) -> None:
+        # The ids of its rows, once they are inserted. A middleware may have made several of it, or none.
+        self._ids = ids
+
+    @property
+    def id(self) -> int | None:
+        """The id of the row, after the commit; None if a message with this `timer_id` waited already."""
+        if self._ids is None:
+            raise RuntimeError(
+                "This message has no id: the session that collected it has not committed yet, or was rolled back."
+            )
+        return self._ids[0] if self._ids else None
 
 
 class OutboxPublishCommand(BatchPublishCommand):
@@ -50,6 +89,8 @@ class OutboxPublishCommand(BatchPublishCommand):
     own_transaction: bool = False
     # Whether there is no event loop: `publish_sync`.
     synchronous: bool = False
+    # The message as it waits for the commit of its session, if it was collected.
+    collected: CollectedMessage | None = None
     _bodies: tuple[Any, ...] = ()
 
     def __init__(

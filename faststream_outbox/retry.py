@@ -70,7 +70,15 @@ class RetryStrategyProto(RetryTimeProto, RetryDelayProto, Protocol):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> datetime | None:
-        """Return when to try again, or None to give up; a subscriber calls this."""
+        """Return when to try again, or None to give up; a subscriber calls this.
+
+        Args:
+            first_attempt_at: When the message first failed.
+            last_attempt_at: When it failed this time; the delay starts here.
+            attempts_count: How often it has failed, this time included: 1 or more.
+            exception: What the handler raised; None if it gave the verdict `nack`.
+
+        """
         answer = self.get_next_attempt_delay(
             first_attempt_at=first_attempt_at,
             last_attempt_at=last_attempt_at,
@@ -87,7 +95,15 @@ class RetryStrategyProto(RetryTimeProto, RetryDelayProto, Protocol):
         attempts_count: int,
         exception: BaseException | None = None,
     ) -> float | None:
-        """Return how many seconds after the last attempt to try again, or None to give up."""
+        """Return how many seconds after the last attempt to try again, or None to give up.
+
+        Args:
+            first_attempt_at: When the message first failed.
+            last_attempt_at: When it failed this time; the delay starts here.
+            attempts_count: How often it has failed, this time included: 1 or more.
+            exception: What the handler raised; None if it gave the verdict `nack`.
+
+        """
         answer = self.get_next_attempt_at(
             first_attempt_at=first_attempt_at,
             last_attempt_at=last_attempt_at,
@@ -167,6 +183,7 @@ class NoRetry(RetryStrategyProto):
 
     Example:
         @broker.subscriber("audit", retry_strategy=NoRetry())
+        async def record(entry: Entry) -> None: ...
 
     """
 
@@ -244,6 +261,12 @@ class _BoundedRetry(RetryStrategyProto):
 class ConstantRetry(_BoundedRetry):
     """Waits the same time before each retry.
 
+    Args:
+        max_attempts: After how many attempts the message is dead, the first one included; by default no limit.
+        max_total_delay_seconds: The longest time from the first attempt to the last one; by default no limit.
+        jitter_factor: Spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer; 0 by default.
+        delay_seconds: The time before each retry.
+
     Example:
         ConstantRetry(delay_seconds=5, max_attempts=3)
 
@@ -264,6 +287,13 @@ class ConstantRetry(_BoundedRetry):
 @dataclass(kw_only=True)
 class LinearRetry(_BoundedRetry):
     """Waits longer by the same step before each retry.
+
+    Args:
+        max_attempts: After how many attempts the message is dead, the first one included; by default no limit.
+        max_total_delay_seconds: The longest time from the first attempt to the last one; by default no limit.
+        jitter_factor: Spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer; 0 by default.
+        initial_delay_seconds: The time before the first retry.
+        step_seconds: How much longer each wait is than the one before.
 
     Example:
         LinearRetry(initial_delay_seconds=1, step_seconds=2)  # 1, 3, 5, …
@@ -286,6 +316,14 @@ class LinearRetry(_BoundedRetry):
 @dataclass(kw_only=True)
 class ExponentialRetry(_BoundedRetry):
     """Multiplies the delay before each retry, up to a maximum, which the jitter keeps too.
+
+    Args:
+        max_attempts: After how many attempts the message is dead, the first one included; by default no limit.
+        max_total_delay_seconds: The longest time from the first attempt to the last one; by default no limit.
+        jitter_factor: Spreads rows that failed together: 0.2 makes a delay 0 to 20 % longer; 0 by default.
+        initial_delay_seconds: The time before the first retry.
+        multiplier: How many times as long each wait is as the one before; 2 by default.
+        max_delay_seconds: The longest wait; by default no limit.
 
     Example:
         ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300, max_attempts=10, jitter_factor=0.2)

@@ -13,9 +13,9 @@ from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import QueueStats, Store
 
-# Counting reads the whole table: pause this many times as long as a count took.
+# Counting reads up to 100,000 rows of each sort: pause this many times as long as a count took.
 _REST: Final = 20.0
-# After this time the server does not answer, or the table is too large to be counted this way.
+# After this time the server does not answer.
 _LONGEST_COUNT: Final = 60.0
 
 

@@ -16,7 +16,6 @@ from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec, Tag, TagDict
 from sqlalchemy import URL, Table
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.pool import QueuePool, StaticPool
 
 from faststream_outbox._faststream import (
     EMPTY,
@@ -31,26 +30,23 @@ from faststream_outbox._faststream import (
 from faststream_outbox.broker.backlog import BacklogWatch, wanted_interval
 from faststream_outbox.broker.foreign_brokers import ForeignBrokers
 from faststream_outbox.broker.key_admin import KeyAdmin
+from faststream_outbox.broker.pool import check_pool, compare_pool
 from faststream_outbox.broker.queue_warnings import UnservedQueues, warn_of_shared_queues
 from faststream_outbox.broker.registrator import OutboxRegistrator
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig, OutboxLoggerStorage
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder
+from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.publisher.producer import OutboxProducer
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.checks import check_name, check_number
-from faststream_outbox.storage.commits import autocommits
 from faststream_outbox.storage.errors import advice
+from faststream_outbox.storage.schema.operations_tables import check_operations_tables
 from faststream_outbox.storage.schema.tables import check_tables
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
 from faststream_outbox.wakeup.wakeup import Wakeup
-
-# A subscriber claims on one connection and settles on another, whatever its max_workers is.
-_CONNECTIONS_PER_SUBSCRIBER: Final = 2
-# For publishing and ping() meanwhile.
-_CONNECTIONS_FOR_OTHERS: Final = 1
 
 _NO_DEAD_LETTERS: Final = (
     "There is no dead-letter table: a message that is given up is deleted, unless its key is parked. "
@@ -81,6 +77,9 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         outbox_table: Table,
         dlq_table: Table | None = None,
         shards_table: Table | None = None,
+        control_table: Table | None = None,
+        audit_table: Table | None = None,
+        nodes_table: Table | None = None,
         graceful_timeout: float | None = 15.0,
         metrics_recorder: MetricsRecorder | None = None,
         last_exception_renderer: LastExceptionRenderer | None = None,
@@ -118,6 +117,11 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for
                 good are deleted.
             shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
+            control_table: The table of paused queues: `make_operations_tables(metadata).control`. Without one, queues
+                cannot be paused.
+            audit_table: The table of what operators did: `make_operations_tables(metadata).audit`. Without one, it is
+                logged only.
+            nodes_table: The table of running processes, for people: `make_operations_tables(metadata).nodes`.
             graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
             metrics_recorder: A function that is called with each metrics event and its tags.
             last_exception_renderer: A function that returns the text of an exception for the dead-letter table and for
@@ -148,10 +152,19 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
 
         """
         check_tables(outbox_table, dlq_table, shards_table)
+        check_operations_tables(control_table, audit_table, nodes_table)
         if graceful_timeout is not None:
             check_number("graceful_timeout", graceful_timeout)
         check_recorder(metrics_recorder)
-        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, shards_table=shards_table)
+        client = OutboxClient(
+            engine,
+            outbox_table,
+            dlq_table=dlq_table,
+            shards_table=shards_table,
+            control_table=control_table,
+            audit_table=audit_table,
+            nodes_table=nodes_table,
+        )
         config = OutboxBrokerConfig(
             client=client,
             metrics_recorder=metrics_recorder,
@@ -221,7 +234,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         await self.connect()
         if self.subscribers:
             if isinstance(self.client, OutboxClient):
-                _check_pool(self.client.engine, self._outbox_subscribers)
+                check_pool(self.client.engine, self._outbox_subscribers)
             await self._report_unreadable_tables()
             self._report_no_dead_letters()
             monitor = self.config.broker_config.monitor()
@@ -297,6 +310,12 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         """Drain all subscribers side by side, within `graceful_timeout`, and send the last wake-ups.
 
         Then disconnect the brokers that were connected for the handlers' publishers.
+
+        Args:
+            exc_type: The class of the exception for which the application stops, if there is one; FastStream gives it.
+            exc_val: That exception.
+            exc_tb: Its traceback.
+
         """
         try:
             for watch in (self._backlog, self._unserved):
@@ -312,20 +331,38 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             self._connection = None
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
-        """Return whether the database answers and takes writes, and every loop runs and has claimed lately."""
+        """Return whether the database answers and takes writes, and every loop runs and has claimed lately.
+
+        Args:
+            timeout: After how many seconds the answer is False; 5 by default.
+
+        """
         try:
             async with asyncio.timeout(timeout or 5.0):
                 return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()
         except TimeoutError:
             return False
 
+    @property
+    def operations(self) -> OutboxOperations:
+        """Return what an operator can read and do with this outbox; in a test, with its rows in memory."""
+        operations = super().operations
+        if isinstance(self.client, OutboxClient) and self.client.engine is not None and self.subscribers:
+            operations.examine_for_broker(compare_pool(self.client.engine, self._outbox_subscribers))
+        return operations
+
     async def stats(self) -> list[QueueStats]:
-        """Count the rows of every queue: ready, scheduled, in flight, blocked, dead. Reads the whole table."""
+        """Count the rows of every queue: ready, scheduled, in flight, blocked, dead; up to 100,000 of each sort."""
         async with self.client.store.connect() as lane:
             return await lane.stats()
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Raise `RuntimeError` with everything that the live tables lack; needs Alembic."""
+        """Raise `RuntimeError` with everything that the live tables lack; needs Alembic.
+
+        Args:
+            check_autovacuum: Whether other autovacuum settings than those of a new table are an error too.
+
+        """
         await self.client.validate_schema(check_autovacuum=check_autovacuum)
 
 
@@ -339,30 +376,6 @@ _INJECTED = {
     OutboxProducer: "OutboxProducer",
     AsyncSession: "OutboxSession",
 }
-
-
-def _check_pool(engine: AsyncEngine | None, subscribers: Sequence[OutboxSubscriber]) -> None:
-    """Raise `RuntimeError` if the pool is too small: a subscriber would wait for a connection for ever."""
-    if engine is None:
-        raise RuntimeError("A broker without an engine can only publish: OutboxBroker(engine, …) to consume.")
-    # Each running handler that asks for a session holds a connection.
-    handlers = sum(each.config.options.max_workers for each in subscribers if each.shares_transactions)
-    if handlers and autocommits(engine.sync_engine):
-        raise RuntimeError("OutboxSession needs transactions, and this engine commits each statement: AUTOCOMMIT.")
-    pool = engine.sync_engine.pool
-    if isinstance(pool, StaticPool):
-        raise RuntimeError("A StaticPool has one connection for all, and a subscriber needs two of its own.")  # noqa: TRY004 - no argument is wrong
-    if not isinstance(pool, QueuePool):
-        return
-    overflow = pool._max_overflow  # noqa: SLF001 - SQLAlchemy has no public name for it
-    needed = _CONNECTIONS_PER_SUBSCRIBER * len(subscribers) + handlers + _CONNECTIONS_FOR_OTHERS
-    if overflow >= 0 and (given := pool.size() + overflow) < needed:
-        transactions = f"the handlers that ask for a session hold one each ({handlers}), " if handlers else ""
-        raise RuntimeError(
-            f"Each subscriber ({len(subscribers)} here) holds {_CONNECTIONS_PER_SUBSCRIBER} connections, {transactions}"
-            f"and publishing needs one more: {needed} in all, and this engine's pool gives {given}. "
-            f"Use create_async_engine(…, pool_size={needed})."
-        )
 
 
 def _public_url(engine: AsyncEngine | None) -> str:

@@ -1,6 +1,7 @@
 """The key methods of the broker: list blocked keys, and retry, skip, park or release one."""
 
 from faststream_outbox.broker.publishing import OutboxPublishing
+from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.storage import SessionOrConnection
 from faststream_outbox.storage.checks import check_name
 from faststream_outbox.storage.ordering import KeyAction, KeyState, KeyStateName, ParkKey, ReleaseKey, RetryKey, SkipKey
@@ -12,6 +13,16 @@ class KeyAdmin(OutboxPublishing):
     No method waits, and none changes a row that a handler works on: a head whose lease holds stays unchanged. After the
     commit subscribers are woken, as by a publish.
     """
+
+    @property
+    def operations(self) -> OutboxOperations:
+        """Return what an operator can read and do with this outbox; in a test, with its rows in memory."""
+        store = self.client.store
+        operations = OutboxOperations.on_store(
+            store, control_table=store.control_table, audit_table=store.audit_table, nodes_table=store.nodes_table
+        )
+        operations.monitor = self.config.broker_config.monitor()
+        return operations
 
     async def fetch_keys(
         self,
@@ -42,6 +53,12 @@ class KeyAdmin(OutboxPublishing):
 
         The counts of attempts and deliveries of a parked head start at zero, and the retry strategy allows all attempts
         again. Return False if there is no such key, or its head is being handled.
+
+        Args:
+            queue: The name of the queue.
+            key: The key.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+
         """
         return await self._act(RetryKey(), queue=queue, key=key, session=session, wake=True) is not None
 
@@ -53,6 +70,13 @@ class KeyAdmin(OutboxPublishing):
         The dead letter is `rejected`, and its `last_exception` holds the reason and why the head was parked. **Without
         a dead-letter table the head is deleted.** Return the id of the row, `original_id` of the dead letter; None if
         there is no such key, or its head is being handled.
+
+        Args:
+            queue: The name of the queue.
+            key: The key.
+            reason: Why, for those who look at the dead letter later.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+
         """
         return await self._act(SkipKey(reason), queue=queue, key=key, session=session, wake=True)
 
@@ -60,6 +84,13 @@ class KeyAdmin(OutboxPublishing):
         """Stop a key at its head until it is released, retried or skipped; later messages of the key wait.
 
         Return False if there is no such key, its head is being handled, or it is parked already.
+
+        Args:
+            queue: The name of the queue.
+            key: The key.
+            reason: Why, for those who look at the key later.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+
         """
         return await self._act(ParkKey(reason), queue=queue, key=key, session=session, wake=False) is not None
 
@@ -68,6 +99,12 @@ class KeyAdmin(OutboxPublishing):
 
         Its attempts stay counted: a head that was parked because the retry strategy gave up gets one more attempt;
         `retry_key` gives it all of them. Return False if there is no such key, or it is not parked.
+
+        Args:
+            queue: The name of the queue.
+            key: The key.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+
         """
         return await self._act(ReleaseKey(), queue=queue, key=key, session=session, wake=True) is not None
 
@@ -77,4 +114,4 @@ class KeyAdmin(OutboxPublishing):
         check_name("queue", queue)
         wakeup = self.config.wakeup
         notify = wake and (wakeup is None or not wakeup.defer(session, queue))
-        return await self.client.store.act_on_key(session, action, queue=queue, key=key, notify=notify)
+        return await self.operations.act_on_key_in(session, action, queue=queue, key=key, notify=notify)

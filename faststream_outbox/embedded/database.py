@@ -19,13 +19,16 @@ DSN_VARIABLE = "OUTBOX_TEST_DSN"
 class Database:
     """One database, known by its connection string.
 
-    ```python
-    maintenance = Database("postgresql://user:secret@127.0.0.1:5432/postgres")
-    fresh = maintenance.create_database()
-    engine = create_async_engine(fresh.url("asyncpg"))
-    ...
-    maintenance.drop_database(fresh)
-    ```
+    Args:
+        dsn: The connection string, with any driver or none.
+
+    Example:
+        maintenance = Database("postgresql://user:secret@127.0.0.1:5432/postgres")
+        fresh = maintenance.create_database()
+        engine = create_async_engine(fresh.url("asyncpg"))
+        ...
+        maintenance.drop_database(fresh)
+
     """
 
     def __init__(self, dsn: str | URL) -> None:
@@ -42,7 +45,12 @@ class Database:
         return self._url.render_as_string(hide_password=False)
 
     def url(self, driver: str = "asyncpg") -> str:
-        """Return the SQLAlchemy URL for `driver`: `postgresql+asyncpg://…`."""
+        """Return the SQLAlchemy URL: `postgresql+asyncpg://…`.
+
+        Args:
+            driver: The driver in it, `"asyncpg"` or `"psycopg"`.
+
+        """
         url = self._url.set(drivername=f"postgresql+{driver}")
         if driver == "asyncpg":
             # SQLAlchemy passes the query to asyncpg, which calls libpq's sslmode `ssl`.
@@ -50,13 +58,22 @@ class Database:
         return url.render_as_string(hide_password=False)
 
     def sibling(self, name: str | None = None) -> "Database":
-        """Return another database of the same server, by default with a new random name; it is not created."""
+        """Return another database of the same server; it is not created.
+
+        Args:
+            name: Its name; by default a random one.
+
+        """
         return Database(self._url.set(database=name or f"outbox_{secrets.token_hex(8)}"))
 
     def create_database(self, name: str | None = None) -> "Database":
         """Create an empty database on the same server.
 
         Blocks; in async code use `await asyncio.to_thread(database.create_database)`.
+
+        Args:
+            name: Its name; by default a random one.
+
         """
         created = self.sibling(name)
         with admin_connection(self) as execute:
@@ -64,7 +81,12 @@ class Database:
         return created
 
     def drop_database(self, database: "Database") -> None:
-        """Drop another database of the same server, also while clients are connected to it; blocks as well."""
+        """Drop another database of the same server, also while clients are connected to it; blocks as well.
+
+        Args:
+            database: The database to drop.
+
+        """
         with admin_connection(self) as execute:
             execute(drop_sql(database))
 

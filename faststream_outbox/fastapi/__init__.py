@@ -15,10 +15,12 @@ Example:
 
 from typing import Annotated
 
+from faststream_outbox._installation import needs_extra
+
 try:
     import fastapi as _fastapi  # noqa: F401 - imported only to name what is missing
 except ImportError as error:
-    raise ImportError("This needs FastAPI: pip install 'faststream-outbox[fastapi]'") from error
+    raise ImportError(needs_extra("faststream_outbox.fastapi", "fastapi")) from error
 
 from faststream.params import NoCast
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -47,8 +49,14 @@ __all__ = [
 ]
 
 OutboxMessage = Annotated[_OutboxMessage, Context("message")]
+"""The message that is handled."""
 OutboxBatchMessage = Annotated[_OutboxBatchMessage, Context("message")]
+"""The batch that is handled."""
 OutboxSession = Annotated[AsyncSession, Context(SESSION), SHARES_TRANSACTION]
+"""The session of the transaction that deletes the message; it is committed after the handler has returned."""
 OutboxBroker = Annotated[_OutboxBroker, Context("broker")]
+"""The broker of the handler."""
 OutboxProducer = Annotated[_OutboxProducer, Context("broker._producer")]
+"""The producer of that broker: what its publishers call."""
 OutboxClient = Annotated[_OutboxClient, Context("broker.client")]
+"""The client of that broker: single operations on rows."""

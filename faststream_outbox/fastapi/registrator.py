@@ -136,7 +136,7 @@ class OutboxStreamRegistrator(StreamRouter[OutboxDelivery]):
                 doubles from look to look.
             max_fetch_interval: The longest such interval in seconds; 10 by default. Notifications usually wake the
                 subscriber earlier.
-            lease_ttl_seconds: After how many seconds another process may claim a row whose process died; 60 by default.
+            lease_ttl_seconds: After how many seconds others may claim the rows of a process that stalls; 60 by default.
                 Leases are renewed while a handler runs, so a handler may take longer than this.
             max_deliveries: After how many deliveries a row is dead without being handled again; by default no limit.
             on_dead: What becomes of a message with a key that failed for good: "skip" (the default) moves it to the

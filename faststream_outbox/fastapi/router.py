@@ -60,6 +60,9 @@ class OutboxRouter(OutboxStreamRegistrator):
         outbox_table: Table,
         dlq_table: Table | None = None,
         shards_table: Table | None = None,
+        control_table: Table | None = None,
+        audit_table: Table | None = None,
+        nodes_table: Table | None = None,
         graceful_timeout: float | None = 15.0,
         metrics_recorder: MetricsRecorder | None = None,
         last_exception_renderer: LastExceptionRenderer | None = None,
@@ -114,6 +117,11 @@ class OutboxRouter(OutboxStreamRegistrator):
             dlq_table: The table of dead letters: `make_dlq_table(metadata)`. Without one, messages that failed for
                 good are deleted.
             shards_table: The table of shard leases, for `HashShards()`: `make_shards_table(metadata)`.
+            control_table: The table of paused queues: `make_operations_tables(metadata).control`. Without one, queues
+                cannot be paused.
+            audit_table: The table of what operators did: `make_operations_tables(metadata).audit`. Without one, it is
+                logged only.
+            nodes_table: The table of running processes, for people: `make_operations_tables(metadata).nodes`.
             graceful_timeout: How many seconds `stop()` waits for running handlers; None waits without a limit.
             metrics_recorder: A function that is called with each metrics event and its tags.
             last_exception_renderer: A function that returns the text of an exception for the dead-letter table and for

@@ -66,6 +66,9 @@ class Inbox:
     def named(self, consumer: str) -> Self:
         """Return an inbox for another consumer, with the same options.
 
+        Args:
+            consumer: The name of the handler in the table; never change it.
+
         Example:
             audit = inbox.named("audit")
 

@@ -37,8 +37,8 @@ def _refuse_outbox_session() -> NoReturn:
     )
 
 
-# The session whose transaction records the message. Handlers write with it; the inbox commits it.
 InboxSession = Annotated[AsyncSession, LoopContext(_SESSION, initial=_no_session)]
+"""The session whose transaction records the message. Handlers write with it; the inbox commits it."""
 
 
 class InboxMiddleware(BaseMiddleware):

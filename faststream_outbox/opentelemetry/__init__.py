@@ -6,6 +6,7 @@ from typing import Any
 from faststream.message import StreamMessage
 from faststream.response import PublishCommand
 
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.metrics import MESSAGING_SYSTEM
 
@@ -15,7 +16,7 @@ try:
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import TracerProvider
 except ImportError as error:
-    raise ImportError("OutboxTelemetryMiddleware needs: pip install 'faststream-outbox[opentelemetry]'") from error
+    raise ImportError(needs_extra("OutboxTelemetryMiddleware", "opentelemetry")) from error
 
 __all__ = ["OutboxTelemetryMiddleware", "OutboxTelemetrySettingsProvider"]
 

@@ -7,6 +7,7 @@ from faststream.message import StreamMessage
 from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import EMPTY
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.message import OutboxDelivery
 from faststream_outbox.metrics import MESSAGING_SYSTEM
 
@@ -14,7 +15,7 @@ try:
     from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider, PrometheusMiddleware
     from prometheus_client import CollectorRegistry
 except ImportError as error:
-    raise ImportError("OutboxPrometheusMiddleware needs: pip install 'faststream-outbox[prometheus]'") from error
+    raise ImportError(needs_extra("OutboxPrometheusMiddleware", "prometheus")) from error
 
 __all__ = ["OutboxMetricsSettingsProvider", "OutboxPrometheusMiddleware"]
 

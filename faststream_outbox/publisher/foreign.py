@@ -1,8 +1,7 @@
 """Other brokers' publishers on our handlers: adds headers and key to an answer, and checks that it was confirmed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from faststream.exceptions import SetupError
@@ -11,6 +10,7 @@ from faststream.response import PublishCommand
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherUsecase
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, inherited_correlation_id, relay_headers, text_headers
+from faststream_outbox.publisher.nats_answers import nats_flushed, nats_permissions
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import OutboxRow
 
@@ -18,8 +18,6 @@ Send = Callable[[Any], Awaitable[Any]]
 
 # JetStream drops a second message with the same value of this header.
 NATS_MESSAGE_ID: Final = "Nats-Msg-Id"
-# How often a wait for an answer of NATS checks that the connection is still the same.
-_CONNECTION_CHECK_SECONDS: Final = 0.5
 
 
 def foreign_publishers(handlers: Iterable[HandlerCallWrapper[..., Any]]) -> Iterator[PublisherUsecase]:
@@ -196,55 +194,11 @@ class _Nats(_Dialect):
         client = getattr(broker, "_connection", None)
         if cmd.stream or not isinstance(client, Client):
             return await send(cmd)
+        check = nats_permissions(client)
         async with nats_flushed(client):
-            return await send(cmd)
-
-
-@asynccontextmanager
-async def nats_flushed(client: Any, timeout: int = 10) -> AsyncIterator[None]:  # noqa: ASYNC109 - as the client has it
-    """Publish inside, then wait until the server has received everything; raise `ConnectionError` if it has not.
-
-    A disconnected client buffers each attempt and sends them all later, and its flush returns at once.
-    """
-    if not client.is_connected:
-        raise ConnectionError("NATS is not connected.")
-    connections = client.stats["reconnects"]
-    yield
-    await nats_answer(client, _flush_nats(client, timeout), connections)
-
-
-async def nats_answer(client: Any, waiting: Coroutine[Any, Any, Any], connections: int) -> Any:
-    """Wait for an answer of the server; raise `ConnectionError` if the connection is lost, which the client does not.
-
-    `connections` is how often the client had reconnected before.
-    """
-    task = asyncio.ensure_future(waiting)
-    try:
-        while not (await asyncio.wait({task}, timeout=_CONNECTION_CHECK_SECONDS))[0]:
-            _check_nats(client, connections)
-        answer = task.result()
-    finally:
-        task.cancel()
-    _check_nats(client, connections)
-    return answer
-
-
-def _check_nats(client: Any, connections: int) -> None:
-    if not client.is_connected or client.stats["reconnects"] != connections:
-        raise ConnectionError("The connection to NATS was lost.")
-
-
-async def _flush_nats(client: Any, timeout: int) -> None:  # noqa: ASYNC109 - as the client has it
-    """Write what the client holds, then exchange a ping.
-
-    The client's own flush sends the ping first, which confirms nothing; and if it is cancelled or too slow, the client
-    fails at the late answer and reads no more.
-    """
-    await client._flush_pending(force_flush=True)  # noqa: SLF001 - the client has no public name for it
-    pong = asyncio.get_running_loop().create_future()
-    await client._send_ping(pong)  # noqa: SLF001 - same
-    if not (await asyncio.wait({pong}, timeout=timeout))[0]:
-        raise ConnectionError(f"NATS did not answer within {timeout} seconds.")
+            answer = await send(cmd)
+        check(cmd.destination)
+        return answer
 
 
 _PLAIN: Final = _Dialect()

@@ -119,9 +119,25 @@ class OutboxPublisher(PublisherUsecase):
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
-        """Insert one message in the caller's transaction; the arguments are those of `OutboxBroker.publish`.
+        """Insert one message through your transaction; it is delivered after the commit.
 
-        A `queue` is used in place of the publisher's, and no prefix is added to it.
+        Args:
+            body: Anything FastStream can encode; bytes are stored unchanged.
+            queue: A queue in place of the publisher's; no prefix is added to it.
+            session: The `AsyncSession` or `AsyncConnection` of your transaction.
+            headers: Names with values that JSON can hold; they replace those of the publisher with the same name.
+            correlation_id: Given to the handler, and to the messages that it publishes; by default what the broker's
+                `id_generator` makes, or the id of the row.
+            reply_to: The queue for the answer, in place of the publisher's.
+            key: Messages with the same key are delivered in the order of their commits, one at a time.
+            activate_in: The delay before the message is delivered.
+            activate_at: The time at which the message is delivered; with a time zone.
+            timer_id: A name that at most one waiting message of the queue has.
+            timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one.
+
+        Returns:
+            The id of the row; None if a message with this `timer_id` waits already.
+
         """
         check_asynchronous(session)
         cmd = OutboxPublishCommand(

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.storage import Ack, Lease, OutboxRow, Retry, Settlement, SharedTransaction, Store
+from faststream_outbox.storage import Ack, Lease, OutboxRow, Outcome, Retry, Settlement, SharedTransaction, Store
 from faststream_outbox.subscriber.judge import Interrupted, Judge
 
 _GROUP_NUMBERS: Final = count(1)
@@ -146,8 +146,14 @@ class Call:
             Settlement(each.lease, Retry(0.0, each.attempts_count, batch_size=batch_size)) for each in self.deliveries
         ]
 
+    def _outcome(self, judge: Judge, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
+        """Judge a message; a handler whose transaction an outage of the database has ended did not fail."""
+        if error is None or self._shared is None or self._shared.transaction is None:
+            return judge.outcome(delivery, error)
+        return judge.excuse(delivery, error) or judge.outcome(delivery, error)
+
     def _judge(self, judge: Judge, error: BaseException | None) -> list[Settlement]:
-        outcomes = [judge.outcome(each, error) for each in self.deliveries]
+        outcomes = [self._outcome(judge, each, error) for each in self.deliveries]
         settlements = list(map(Settlement, self._leases, outcomes))
         if len(settlements) == 1 or self._ordered:
             return settlements
@@ -161,7 +167,7 @@ class Call:
         for delivery, settlement in zip(self.deliveries, settlements, strict=True):
             if isinstance(settlement.outcome, Ack):
                 delivery.verdict = None
-                settlement = Settlement(delivery.lease, judge.outcome(delivery, error))  # noqa: PLW2901 - judged anew
+                settlement = Settlement(delivery.lease, self._outcome(judge, delivery, error))  # noqa: PLW2901 - judged anew
             judged.append(settlement)
         return _with_equal_delays(judged)
 

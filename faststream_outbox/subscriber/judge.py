@@ -14,10 +14,15 @@ from faststream_outbox.message import Nack, OutboxDelivery, Reject
 from faststream_outbox.retry import DEFAULT_RETRY, UnusableAnswerError, next_delay
 from faststream_outbox.runtime.telemetry import Monitor, PlainError, describe, render
 from faststream_outbox.storage import HANDLED, Ack, Dead, FailureReason, Outcome, Park, Retry
-from faststream_outbox.storage.outcomes import give_up
+from faststream_outbox.storage.errors import is_outage
+from faststream_outbox.storage.outcomes import Raised, clean_exception_text, give_up
 
 # How much of an exception's own text is kept; the whole text is cut to 8 KiB when it is stored.
 _LONGEST_SUMMARY: Final = 1024
+# How much of it a row keeps that is retried: a line of a list.
+_LONGEST_LINE: Final = 500
+# How many deliveries of a message may end with a lost connection before the next one counts as an attempt.
+_MOST_EXCUSED: Final = 3
 # By these exceptions a handler says that its subscriber, or the application, stops.
 _STOPS: Final = (StopConsume, SystemExit)
 
@@ -56,6 +61,16 @@ class Judge:
             case None:
                 return self._undecided(delivery, error)
 
+    def excuse(self, delivery: OutboxDelivery, error: BaseException) -> Retry | None:
+        """Return a retry that counts no attempt, if the handler's transaction was lost in an outage of the database.
+
+        A message may be what ends the connection: only some deliveries are excused in a row.
+        """
+        uncounted = delivery.deliveries_count - delivery.attempts_count
+        if isinstance(error, _STOPS) or uncounted > _MOST_EXCUSED or not is_outage(error):
+            return None
+        return Retry(0.0, delivery.attempts_count, error=_kept(error))
+
     def _undecided(self, delivery: OutboxDelivery, error: BaseException | None) -> Outcome:
         if isinstance(error, Interrupted):
             return Retry(0.0, delivery.attempts_count, error=error)
@@ -90,9 +105,8 @@ class Judge:
             delay = self._ask_strategy(delivery, error, attempts)
         if delay is None and batch_size == 1:
             return self._dead("retry_terminal", delivery, error)
-        # The type is enough for metrics; the exception would keep the handler's frames, and all they refer to, alive.
-        kept = error if error is None or isinstance(error, PlainError) else type(error)
-        return Retry(delay or 0.0, attempts, error=kept, batch_size=batch_size)
+        failure = None if error is None else self._line(error)
+        return Retry(delay or 0.0, attempts, error=_kept(error), batch_size=batch_size, failure=failure)
 
     def _ask_strategy(self, delivery: OutboxDelivery, error: BaseException | None, attempts: int) -> float | None:
         now = delivery.database_now()
@@ -122,19 +136,35 @@ class Judge:
             delivery.attempts_count + 1,
             first_attempt_at=delivery.first_attempt_at or now,
             last_attempt_at=now,
-            error=error,
+            error=_kept(error),
         )
         return give_up(delivery, dead, self._on_dead)
 
     def _text(self, error: BaseException) -> str | None:
-        return render(self._render, error)
+        return clean_exception_text(render(self._render, error))  # cut now: it may be large, and waits to be written
+
+    def _line(self, error: BaseException) -> str | None:
+        """Return the first line of what a dead letter would keep; the default needs no traceback for it."""
+        text = render(_summary if self._render is render_traceback else self._render, error)
+        return None if text is None else text.partition("\n")[0][:_LONGEST_LINE]
+
+
+def _kept(error: BaseException | None) -> Raised | None:
+    """Return what an outcome keeps of an error until it is written.
+
+    The type is enough for metrics; the exception would keep the handler's frames, and all they refer to, alive.
+    """
+    return error if error is None or isinstance(error, PlainError) else type(error)
+
+
+def _summary(error: BaseException) -> str:
+    what = "".join(traceback.format_exception_only(error))
+    return f"{what[:_LONGEST_SUMMARY]}…\n" if len(what) > _LONGEST_SUMMARY else what
 
 
 def render_traceback(error: BaseException) -> str:
     """Return the exception and its traceback as text; the exception comes first, where no cut removes it."""
-    what = "".join(traceback.format_exception_only(error))
-    if len(what) > _LONGEST_SUMMARY:
-        what = f"{what[:_LONGEST_SUMMARY]}…\n"
+    what = _summary(error)
     if error.__traceback__ is None and error.__cause__ is error.__context__ is None:
         return what  # it was never raised, so it has no traceback
     return f"{what}\n{''.join(traceback.format_exception(error))}"

@@ -24,8 +24,8 @@ SHARES_TRANSACTION: Final = SharesTransaction()
 SESSION: Final = "message.session"
 
 
-# The session of the transaction that deletes the message; it is committed after the handler has returned.
 OutboxSession = Annotated[AsyncSession, LoopContext(SESSION), SHARES_TRANSACTION]
+"""The session of the transaction that deletes the message; it is committed after the handler has returned."""
 
 
 def asks_for_session(call: HandlerItem[Any], broker_dependencies: Iterable[Dependant]) -> bool:

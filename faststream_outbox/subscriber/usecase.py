@@ -286,6 +286,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxDelivery]):
 
         The message is yours until you `ack()`, `nack()` or `reject()` it: its lease is renewed meanwhile, and stopping
         gives it back.
+
+        Args:
+            timeout: How many seconds to wait for a message.
+
         """
         puller = self._start_pulling()
         row = await puller.pull(timeout)

@@ -120,6 +120,15 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         """Insert a row as another program would; return its id, or None if its timer waits already.
 
         With `run_loops` it is delivered: at once, or at `next_attempt_at`. Otherwise it stays.
+
+        Args:
+            queue: The name of the queue.
+            payload: The encoded body.
+            headers: Names with values that JSON can hold.
+            next_attempt_at: When it is due; by default now.
+            timer_id: A name that at most one waiting message of the queue has.
+            key: The key, for messages that are handled in order.
+
         """
         if next_attempt_at is not None:
             check_time("next_attempt_at", next_attempt_at)
@@ -213,7 +222,8 @@ def _with_client(broker: OutboxBroker, client: AbstractOutboxClient) -> Abstract
 def _client_on(engine: AsyncEngine, broker: OutboxBroker) -> OutboxClient:
     """Return a client for the tables of a broker in another database."""
     store: Any = broker.client.store
-    return OutboxClient(engine, store.outbox_table, dlq_table=store.dlq_table, shards_table=store.shards_table)
+    names = ("dlq_table", "shards_table", "control_table", "audit_table", "nodes_table")
+    return OutboxClient(engine, store.outbox_table, **{name: getattr(store, name) for name in names})
 
 
 def _check_handler_session(session: Any) -> None:

@@ -11,12 +11,15 @@ from operator import attrgetter
 from typing import Any, Literal, cast
 from uuid import uuid4
 
+from sqlalchemy.orm import Session
+from sqlalchemy.util.concurrency import await_only, in_greenlet
+
 from faststream_outbox.broker.broker import OutboxBroker
 from faststream_outbox.configs import OutboxBrokerConfig
 from faststream_outbox.engine.context import EngineContext
 from faststream_outbox.engine.settle.settler import Settler
 from faststream_outbox.message import OutboxDelivery
-from faststream_outbox.publisher.producer import OutboxProducer
+from faststream_outbox.publisher.producer import OutboxProducer, PendingRows
 from faststream_outbox.response import OutboxPublishCommand
 from faststream_outbox.storage import NewRow, OutboxRow
 from faststream_outbox.storage.clock import lease_now
@@ -29,7 +32,7 @@ from faststream_outbox.subscriber.usecase import OutboxSubscriber
 class CommittingProducer(OutboxProducer):
     """Inserts messages that come without a session in a transaction of its own."""
 
-    async def _insert(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+    async def _insert(self, cmd: OutboxPublishCommand, rows: Sequence[NewRow]) -> list[int]:
         cmd.own_transaction = True
         return await super()._insert(cmd, rows)
 
@@ -45,7 +48,7 @@ class DeliveringProducer(OutboxProducer):
         self._takers = takers
         self._session = session
 
-    async def _write(self, cmd: OutboxPublishCommand, rows: list[NewRow]) -> list[int]:
+    async def _write(self, cmd: OutboxPublishCommand, rows: Sequence[NewRow]) -> list[int]:
         ids = await super()._write(cmd, rows)
         # After the publish has been recorded: an error of a handler is none of the publish.
         delivering = self._deliver_all(ids)
@@ -53,6 +56,16 @@ class DeliveringProducer(OutboxProducer):
             _run_in_thread(delivering)
         else:
             await delivering
+        return ids
+
+    def insert_collected(self, session: Session, pending: Sequence[PendingRows]) -> list[int]:
+        """Insert what a session has collected, and deliver it."""
+        ids = super().insert_collected(session, pending)
+        delivering = self._deliver_all(ids)
+        if in_greenlet():  # the session is that of an AsyncSession
+            await_only(delivering)
+        else:
+            _run_in_thread(delivering)
         return ids
 
     async def _deliver_all(self, ids: Iterable[int]) -> None:

@@ -1,0 +1,1 @@
+"""The migrations, which create the tables with SQL."""

@@ -1,0 +1,102 @@
+"""Events that mapped objects record, and that are published with the changes of these objects."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy.orm.attributes import flag_dirty
+
+from faststream_outbox.storage import TimerConflict
+from faststream_outbox.storage.checks import check_name, check_schedule
+from faststream_outbox.storage.publishing import check_timer_conflict
+
+# Where an object keeps its events: in its own `__dict__`, beside its columns.
+_EVENTS: Final = "_outbox_events"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEvent:
+    """A message that an object has recorded; it is published when the session of the object commits.
+
+    Args:
+        body: Anything FastStream can encode; bytes are stored unchanged.
+        queue: The name of the queue.
+        headers: Names with values that JSON can hold.
+        correlation_id: Given to the handler, and to the messages that it publishes.
+        reply_to: The queue for the answer.
+        key: Messages with the same key are delivered in the order of their commits, one at a time.
+        activate_in: The delay before the message is delivered.
+        activate_at: The time at which the message is delivered; with a time zone.
+        timer_id: A name that at most one waiting message of the queue has.
+        timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one.
+
+    Example:
+        order.events.append(OutboxEvent({"order_id": order.id}, queue="orders", key=str(order.id)))
+
+    """
+
+    body: Any
+    queue: str
+    headers: Mapping[str, Any] | None = None
+    correlation_id: str | None = None
+    reply_to: str = ""
+    key: str | None = None
+    activate_in: timedelta | None = None
+    activate_at: datetime | None = None
+    timer_id: str | None = None
+    timer_conflict: TimerConflict = "ignore"
+
+    def __post_init__(self) -> None:
+        # Checked here, so that the error is raised where the event is made, and not in a flush.
+        check_name("queue", self.queue)
+        for name, value in (("key", self.key), ("timer_id", self.timer_id)):
+            if value is not None:
+                check_name(name, value)
+        check_schedule(self.activate_in, self.activate_at)
+        check_timer_conflict(self.timer_conflict)
+
+
+class RecordsEvents:
+    """A mixin for mapped classes. Its objects record events, which their session publishes when it commits.
+
+    The session collects them with `broker.collect(session, events=True)`. Events are taken at each flush, after the
+    changes of the objects; a rollback drops them, that of a savepoint those of the savepoint.
+
+    Example:
+        class Order(RecordsEvents, Base):
+            __tablename__ = "orders"
+            id: Mapped[int] = mapped_column(primary_key=True)
+            paid: Mapped[bool] = mapped_column(default=False)
+
+            def pay(self) -> None:
+                self.paid = True
+                self.events.append(OutboxEvent({"order_id": self.id}, queue="paid", key=str(self.id)))
+
+    """
+
+    @property
+    def events(self) -> list[OutboxEvent | Callable[[], OutboxEvent]]:
+        """The events of this object that no flush has taken yet: a list to append to.
+
+        A function is called after the flush, when a new object has the id that the database gave it.
+        """
+        # The session keeps an object that was changed until it is flushed, and takes its events then. Of an object that
+        # only recorded an event it would know nothing.
+        flag_dirty(self)
+        events: list[OutboxEvent | Callable[[], OutboxEvent]] = self.__dict__.setdefault(_EVENTS, [])
+        return events
+
+
+def take_events(objects: Iterable[object]) -> Iterator[OutboxEvent]:
+    """Return the events that these objects have recorded, and empty their lists."""
+    for each in objects:
+        if isinstance(each, RecordsEvents):
+            for event in each.__dict__.pop(_EVENTS, ()):
+                yield event if isinstance(event, OutboxEvent) else event()
+
+
+def drop_events(objects: Iterable[object]) -> None:
+    """Forget what these objects have recorded."""
+    for each in objects:
+        each.__dict__.pop(_EVENTS, None)

@@ -1,0 +1,141 @@
+"""Events that mapped objects record: taken at a flush, dropped with a rollback, published at the commit."""
+
+import gc
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from faststream_outbox import OutboxEvent, RecordsEvents
+from tests.backends import PostgresBackend
+from tests.broker.brokers import broker_on
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(RecordsEvents, Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    paid: Mapped[bool] = mapped_column(default=False)
+
+    def place(self) -> None:
+        self.events.append(lambda: OutboxEvent({"placed": self.id}, queue="q", key=str(self.id)))
+
+    def pay(self) -> None:
+        self.paid = True
+        self.events.append(OutboxEvent({"paid": self.id}, queue="q", headers={"a": "b"}))
+
+
+@pytest.fixture
+async def orders(postgres: PostgresBackend) -> AsyncIterator[PostgresBackend]:
+    async with postgres.engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    yield postgres
+    async with postgres.engine.begin() as connection:
+        await connection.run_sync(Base.metadata.drop_all)
+
+
+async def bodies(postgres: PostgresBackend) -> list[Any]:
+    return [json.loads(row.payload) for row in await postgres.rows()]
+
+
+async def test_events_are_published_with_the_changes(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        broker.collect(session, events=True)
+        order = Order()
+        order.place()
+        session.add(order)
+        await session.flush()
+        order.pay()
+        await session.execute(select(Order))  # flushes
+        del order
+        gc.collect()
+    assert await bodies(orders) == [{"placed": 1}, {"paid": 1}]
+    first, second = await orders.rows()
+    assert first.entity_key == "1"
+    assert second.headers == {"a": "b", "content-type": "application/json"}
+
+
+async def test_an_object_that_only_recorded_is_kept_until_the_commit(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        session.add(Order())
+    async with orders.transaction() as session:
+        broker.collect(session, events=True)
+        (await session.get_one(Order, 1)).place()
+        gc.collect()
+    assert await bodies(orders) == [{"placed": 1}]
+
+
+async def test_a_deleted_object_publishes_what_it_recorded(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        session.add(Order())
+    async with orders.transaction() as session:
+        broker.collect(session, events=True)
+        order = await session.get_one(Order, 1)
+        order.events.append(OutboxEvent("deleted", queue="q"))
+        await session.delete(order)
+    assert [row.payload for row in await orders.rows()] == [b"deleted"]
+
+
+async def test_a_rollback_drops_events_flushed_or_not(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        session.add(Order())
+    async with orders.sessions() as session:
+        broker.collect(session, events=True)
+        order = await session.get_one(Order, 1)
+        order.pay()
+        await session.flush()
+        order.place()
+        await session.rollback()
+        await session.refresh(order)
+        async with session.begin_nested() as savepoint:
+            order.pay()
+            await savepoint.rollback()
+        order.events.append(OutboxEvent("kept", queue="q"))
+        await session.commit()
+    assert [row.payload for row in await orders.rows()] == [b"kept"]
+
+
+async def test_without_the_option_nothing_is_taken(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        broker.collect(session)
+        order = Order()
+        order.place()
+        session.add(order)
+    assert await orders.rows() == []
+
+
+async def test_one_broker_takes_the_events_of_a_session(orders: PostgresBackend) -> None:
+    broker, other = broker_on(orders), broker_on(orders)
+    async with orders.sessions() as session:
+        broker.collect(session, events=True)
+        broker.collect(session, events=True)
+        other.collect(session)
+        with pytest.raises(ValueError, match="Another broker takes the events"):
+            other.collect(session, events=True)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"queue": ""}, "queue is empty"),
+    ({"key": "\x00"}, "NUL"),
+    ({"timer_id": ""}, "timer_id is empty"),
+    ({"activate_at": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001 - that is what is refused
+    ({"timer_conflict": "replace"}, "timer_conflict"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_wrong_values_fail_where_the_event_is_made(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        OutboxEvent(1, **{"queue": "q", **wrong})
