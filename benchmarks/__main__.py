@@ -28,7 +28,7 @@ DRIVERS: Final = ("asyncpg", "psycopg")
 # Enough memory and log that neither cold pages nor a checkpoint in the middle of a run are measured: keys are claimed
 # from all over a table of a million rows, which is a gigabyte.
 SETTINGS: Final = {"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
-# Counts the statements of whoever is measured in another process.
+# Counts the statements of the measured process, if it is another one.
 COUNTING: Final = {"shared_preload_libraries": "pg_stat_statements"}
 
 
@@ -100,7 +100,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
 
 
 async def measure(database: Database, options: argparse.Namespace, console: Console) -> dict[str, list[Result]]:
-    """Run the scenarios that were asked for; one that fails is told, and has no results."""
+    """Run the scenarios that were asked for; one that fails is reported, and has no results."""
     names = chosen(options)
     results: dict[str, list[Result]] = {}
     programs = Programs()

@@ -125,7 +125,7 @@ class Service:
         return usage
 
     def handled(self, count: int) -> None:
-        """Take note of so many messages."""
+        """Record this many messages."""
         self._handled += count
         if self._handled == self._expected:
             self._done.set()

@@ -1,4 +1,4 @@
-"""A whole broker: how many messages handlers get through, and how soon an idle one hears of a message."""
+"""A whole broker: how many messages handlers get through, and how soon an idle one gets a message."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A claim of 100 rows, whatever else the table holds."""
+"""A claim of 100 rows, for different contents of the table."""
 
 import statistics
 import time
@@ -92,7 +92,7 @@ class Turn:
 
     sweep_ms: float
     steady_ms: float
-    # None when one of them was a sweep as well: what they used is then not told apart.
+    # None when one of them was a sweep as well: then their usage cannot be separated.
     steady: Usage | None
 
     @property
@@ -176,4 +176,4 @@ async def measure(bench: Bench, driver: str, tables: Sequence[Content]) -> Resul
     return Result(f"claim of {LIMIT} rows, {driver}", lines, note, targets)
 
 
-SCENARIO: Final = Scenario("claim", f"a claim of {LIMIT} rows, whatever else the table holds", run)
+SCENARIO: Final = Scenario("claim", f"a claim of {LIMIT} rows, for different contents of the table", run)

@@ -14,7 +14,7 @@ SELECT count(DISTINCT pid) FROM pg_locks
 
 
 class Gate:
-    """Lets nobody claim as long as its block lasts; whoever only reads passes."""
+    """Blocks claims while its block lasts; reads pass."""
 
     def __init__(self, control: Any, table: str) -> None:
         self._control = control

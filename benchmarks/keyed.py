@@ -67,14 +67,14 @@ class Claimer:
 
 
 class WatchedKeyCursor(KeyCursor):
-    """A cursor that tells whether its last claim came to the last key."""
+    """A cursor that records whether its last claim reached the last key."""
 
     ended = False
 
     def record(self, *args: object, ended: bool, **met: object) -> bool:
-        """Take note, as ever."""
+        """Record the claim as the parent class does, and whether it reached the last key."""
         self.ended = ended
-        return super().record(*args, ended=ended, **met)  # type: ignore[arg-type]  # whatever there is, passed on
+        return super().record(*args, ended=ended, **met)  # type: ignore[arg-type]  # all fields, passed on
 
 
 def rows_of(runs: list[Run]) -> list[OutboxRow]:

@@ -1,4 +1,4 @@
-"""A claim of 100 keys, whatever else the table holds."""
+"""A claim of 100 keys, for different contents of the table."""
 
 import statistics
 import time
@@ -59,7 +59,7 @@ def contents(sizes: Sizes) -> list[Content]:
     keyed = rows_with_keys()
     few = sizes.backlogs[0]
     hot = ("queue, entity_key", f"'{QUEUE}', '7 hot'")
-    # Two rows of each: a first one that waits for somebody to look into it, and one behind it.
+    # Two rows of each: a first one that is parked, and one behind it.
     parked = (
         "queue, entity_key, next_attempt_at",
         f"'{QUEUE}', md5('parked ' || n / 2), CASE WHEN n % 2 = 0 THEN 'infinity' ELSE now() END",
@@ -206,4 +206,4 @@ async def measure(bench: Bench, driver: str, tables: Sequence[Content]) -> Resul
     return Result(f"claim of {KEYS} keys, {driver}", lines, note, targets)
 
 
-SCENARIO: Final = Scenario("keys", f"a claim of {KEYS} keys, whatever else the table holds", run)
+SCENARIO: Final = Scenario("keys", f"a claim of {KEYS} keys, for different contents of the table", run)

@@ -18,7 +18,7 @@ SETTINGS: Final = (
 
 
 async def facts(database: Database) -> dict[str, str]:
-    """Collect what somebody needs to judge a run, or to repeat it."""
+    """Collect what a reader needs to judge a run, or to repeat it."""
     connection = await asyncpg.connect(database.dsn)
     try:
         server = await connection.fetchval("SHOW server_version")
@@ -42,7 +42,7 @@ async def facts(database: Database) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Name the processor, where the system tells."""
+    """Return the name of the processor, if the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

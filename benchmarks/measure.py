@@ -13,7 +13,7 @@ import asyncpg
 
 T = TypeVar("T")
 
-# Longer than anything takes here, on the slowest machine: whoever waits for it gives up.
+# Longer than any step takes on the slowest machine; after it a wait fails.
 PATIENCE: Final = 120.0
 
 _COUNTERS: Final = """
@@ -108,7 +108,7 @@ class Meter:
 
     def __init__(self, control: Any) -> None:
         self._control = control  # a bare asyncpg connection, beside those that are measured
-        self.statements = 0  # whoever sends one adds it here
+        self.statements = 0  # the sender of a statement adds it here
         self._server_counts: bool | None = None
 
     async def read(self) -> Reading:
@@ -157,7 +157,7 @@ def backend_ns(pid: int) -> int | None:
     """Return the processor time of one of this machine's Postgres processes, in nanoseconds; None where unknown."""
     process = Path("/proc") / str(pid)
     try:
-        # The server may be elsewhere, and the number belong to somebody else here.
+        # The server may be elsewhere, and the number may belong to another process here.
         if not (process / "comm").read_text().startswith("postgres"):
             return None
         return int((process / "schedstat").read_text().split()[0])

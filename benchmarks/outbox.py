@@ -151,12 +151,12 @@ async def _load(outbox: Outbox, loads: Sequence[tuple[int, str, str]]) -> None:
 
 
 class WatchedCursor(ClaimCursor):
-    """A cursor that tells whether its last claim was a sweep."""
+    """A cursor that records whether its last claim was a sweep."""
 
     swept = False
 
     def plan(self, limit: int, now: float) -> ClaimPlan:
-        """Decide as ever, and take note."""
+        """Decide as the parent class does, and record whether it is a sweep."""
         plan = super().plan(limit, now)
         self.swept = plan.sweep
         return plan

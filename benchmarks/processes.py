@@ -1,4 +1,4 @@
-"""Processes that each run a broker on the same table, for as long as they are told to."""
+"""Processes that each run a broker on the same table, until they are stopped."""
 
 import asyncio
 import multiprocessing

@@ -30,7 +30,7 @@ class Bench:
     seed: int = 1
     seconds: float | None = None
     say: Callable[[str], None] = lambda _: None
-    # Those of the peers; whoever makes a bench lets them end.
+    # Those of the peers; the creator of a bench ends them.
     programs: Programs = field(default_factory=Programs)
     meter: Meter = field(init=False)
     payload: bytes = field(init=False)

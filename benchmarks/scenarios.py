@@ -1,4 +1,4 @@
-"""All scenarios, in the order in which they run; whoever adds one adds it here."""
+"""All scenarios, in the order in which they run; add a new one here."""
 
 from typing import Final
 
@@ -6,12 +6,18 @@ from benchmarks import (
     batch,
     broker,
     claim,
+    console,
+    django_publish,
     drain,
     fanout,
     fast_path,
     insert,
     keys,
+    memory,
+    operations,
     ordered,
+    pause,
+    recovery,
     relay,
     scale,
     settle,
@@ -33,6 +39,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     for module in (
         *(claim, drain, settle, insert, snapshot, fanout, fast_path, broker, batch, keys, strategies, ordered, relay),
         *(peers_drain, peers_retries, peers_publish, peers_latency, peers_timers, peers_connections),
-        *(peers_backlog, peers_churn, scale),
+        *(peers_backlog, peers_churn, scale, memory, recovery, operations, console, pause, django_publish),
     )
 }

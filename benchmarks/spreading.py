@@ -25,7 +25,7 @@ SELECT draw, hashtext('key ' || draw || ' ' || n) & $3 AS shard, sum(1 / power(n
 
 
 async def spreading(bench: Bench) -> Result:
-    """Draw keys, and tell how much more than its share the busiest node has."""
+    """Draw keys, and return how much more than its share the busiest node has."""
     lines: Lines = {}
     for traffic, skew in TRAFFIC.items():
         for keys in KEYS[bench.scale]:
@@ -40,8 +40,8 @@ async def spreading(bench: Bench) -> Result:
                 f"{nodes} nodes": max(1, hottest * nodes) for nodes in NODES
             }
     note = (
-        "The load of the busiest node, by the mean of all. Without shards every node takes whatever key is free, so "
-        "that only a key which is more than a node's share is felt. Keys are hashed as Postgres does it, "
+        "The load of the busiest node, divided by the mean of all. Without shards every node takes any free key: only "
+        "a key that is more than a node's share makes a difference. Keys are hashed as Postgres does it, "
         f"{_DRAWS} times with other names. Where few are busy, the second has half as many messages as the first, the "
         "third a third."
     )

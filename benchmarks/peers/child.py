@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 from benchmarks.measure import PATIENCE
 from benchmarks.peers.contestants import ROOT, Contestant, Entry
 
-# How much of what a program has written is told when it fails.
+# How many bytes of a program's log an error quotes.
 _TOLD: Final = 3_000
 # As `serving.py` has it, which is not to be imported from here.
 _DSN_VARIABLE: Final = "PEERS_DSN"
@@ -73,7 +73,7 @@ class Child:
         """Let the program end; one that does not is killed."""
         if self._process is not None:
             await self._end(self._process)
-        self._log.close()  # last: whoever waits for an answer is told what stands there
+        self._log.close()  # last: an error of a waiting caller quotes it
 
     @staticmethod
     async def _end(process: Process) -> None:

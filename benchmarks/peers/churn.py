@@ -45,7 +45,7 @@ async def run(bench: Bench) -> list[Result]:
 
 
 async def _churn(stage: Stage, entry: Entry, seconds: float) -> list[tuple[float, int]]:
-    """Publish and handle for so long; tells how much was handled at which moments."""
+    """Publish and handle for this long; return the number of handled messages over time."""
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
     await worker.ask("create")
     await publisher.ask("open", clients=1, warm=False)
@@ -80,4 +80,4 @@ def _handled(seen: list[tuple[float, int]], at: float) -> float:
     return seen[-1][1]
 
 
-SCENARIO: Final = Scenario("peers-churn", "ours and its peers under a snapshot that somebody holds", run)
+SCENARIO: Final = Scenario("peers-churn", "ours and its peers while another transaction holds a snapshot", run)

@@ -68,4 +68,4 @@ async def _most(stage: Stage, entry: Entry, seconds: float) -> int:
     return most
 
 
-SCENARIO: Final = Scenario("peers-connections", "connections of a subscriber, whatever it does side by side", run)
+SCENARIO: Final = Scenario("peers-connections", "connections of a subscriber, for different numbers of workers", run)

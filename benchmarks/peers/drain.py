@@ -96,7 +96,7 @@ def _one(sizes: Sizes, entries: Sequence[Entry], measured: Turns, absent: str) -
         f"A backlog of {sizes.backlog:,} messages of 256 bytes, from the moment when all workers wait for their first "
         f"claim until the last row is settled; of the original's defaults and of Procrastinate {sizes.slow:,} are "
         "waited for. "
-        f"Ours has its defaults and no log; what the others have is told in `contestants.py`. FastStream alone "
+        f"Ours has its defaults and no log; `contestants.py` has the settings of the others. FastStream alone "
         f"lets half as many rows through that are there already, without a database.{absent}"
     )
     return Result(f"peers: draining {sizes.backlog:,}, one process", lines, note, _targets(entries, measured))

@@ -1,4 +1,4 @@
-"""How soon a handler on an idle queue hears of a message that another process has published."""
+"""How soon a handler on an idle queue gets a message that another process has published."""
 
 import asyncio
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def _targets(points: dict[str, dict[str, list[float]]]) -> list[Target]:
 
 
 class Waiting:
-    """A contestant with nothing to do, and whoever publishes to it."""
+    """A contestant with nothing to do, and the process that publishes to it."""
 
     def __init__(self, worker: Child, publisher: Child) -> None:
         self._worker = worker
@@ -136,6 +136,4 @@ def percentile(values: list[float], rank: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * rank / 100))]
 
 
-SCENARIO: Final = Scenario(
-    "peers-latency", "how soon handlers on an idle queue hear of a message, ours and peers'", run
-)
+SCENARIO: Final = Scenario("peers-latency", "how soon handlers on an idle queue get a message, ours and peers'", run)

@@ -79,13 +79,13 @@ async def run(bench: Bench) -> list[Result]:
         lines |= {f"{what}, {name}": _line([getattr(one, what) for one in each]) for name, each in late.items()}
         worst = percentile([getattr(one, what) for one in late[str(OURS_DEFAULTS)]], 99)
         targets.append(aim.target(f"ours, a {what}'s delay beyond its second, ms at p99", worst))
-    lines["a commit, meanwhile"] = _line(commits)
+    lines["a commit at that time"] = _line(commits)
     note = (
         f"One message at a time: due {DELAY:.0f} s after it was published, it fails, and is due again {DELAY:.0f} s "
         f"after that; the next one follows then. All are watched at once, ours in {_COPIES} copies, for "
-        f"{sizes.seconds:g} s at most, with their defaults and no log; who is late has seen fewer messages. Beside "
-        f"them a row is committed every {_COMMIT_EVERY:g} s, which tells how long the disk takes to "
-        f"answer: whoever claims waits for it.{absent}"
+        f"{sizes.seconds:g} s at most, with their defaults and no log; a late one sees fewer messages. At the "
+        f"same time a row is committed every {_COMMIT_EVERY:g} s. That shows how long the disk takes to answer, "
+        f"for which every claim waits.{absent}"
     )
     return [Result("peers: a timer and a retry on an idle queue", lines, note, targets)]
 
@@ -96,7 +96,7 @@ def _line(values: list[float]) -> dict[str, Spread | float | None]:
 
 @asynccontextmanager
 async def _commits(bench: Bench) -> AsyncIterator[list[float]]:
-    """Commit a row now and then, and take note of how many milliseconds that took."""
+    """Commit a row now and then, and record how many milliseconds that took."""
     took: list[float] = []
     over = asyncio.Event()
     await bench.control.execute("CREATE TABLE IF NOT EXISTS peers_commits (n bigint)")

@@ -15,7 +15,7 @@ from benchmarks.results import Value
 
 # How often the database is asked whether all is settled, once all is handled.
 _LOOK_EVERY: Final = 0.002
-# How often several processes are asked how far they are; one tells by itself.
+# How often the parent asks several processes for their progress; a single one reports by itself.
 _ASK_EVERY: Final = 0.01
 
 CONNECTIONS: Final = """

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from benchmarks.plots.style import Style, drawing, lines_of, plot
 
-# The same colour for the same strategy, in both drawings, and told apart without colours as well.
+# The same colour for the same strategy, in both drawings, and a marker for readers who cannot see the colours.
 _STYLES: Final[dict[str, Style]] = {
     "HeadLease": {"color": "#0b6e4f", "marker": "o"},
     "AdvisoryLocks": {"color": "#c2571a", "marker": "s"},

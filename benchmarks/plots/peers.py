@@ -17,7 +17,7 @@ _STYLES: Final[dict[str, Style]] = {
 
 
 def style(name: str) -> Style | None:
-    """Return how an entry is drawn, whatever its settings are: "original, best" as the original."""
+    """Return how an entry is drawn, for any settings: "original, best" as the original."""
     return _STYLES.get(name.partition(",")[0])
 
 

@@ -1,6 +1,6 @@
 """FastStream alone: rows that are there already go through its own machinery, one by one; no database, nothing of ours.
 
-What ours adds to FastStream is left out: its loops, and whatever it does to get through FastStream more quickly.
+What ours adds to FastStream is left out: its loops, and its shortcut through FastStream.
 """
 
 import json

@@ -20,6 +20,10 @@ SELECT pg_notify('{table}', '') FROM row"""
 _INSERT_MANY = """
 WITH rows AS (INSERT INTO {table} (queue, payload) SELECT $1, unnest($2::bytea[]) RETURNING id)
 SELECT pg_notify('{table}', '') FROM (SELECT count(*) FROM rows) AS one"""
+_INSERT_ALL = """
+INSERT INTO {table} (queue, payload, headers, timer_id, next_attempt_at)
+VALUES ($1, $2, $3::text::jsonb, $4, coalesce($5::timestamptz, now())) RETURNING id"""
+_HEADERS = '{"content-type": "application/json"}'
 _PREFETCHED = 1
 
 
@@ -103,6 +107,7 @@ class BarePublisher(Publisher):
         self._pool = pool
         self._insert = _INSERT.format(table=table)
         self._insert_many = _INSERT_MANY.format(table=table)
+        self._insert_all = _INSERT_ALL.format(table=table)
 
     async def one(self, body: Message) -> None:
         """Insert with a statement that commits itself."""
@@ -111,6 +116,11 @@ class BarePublisher(Publisher):
     async def many(self, bodies: Sequence[Message]) -> None:
         """Insert a batch with a statement that commits itself."""
         await self._pool.fetch(self._insert_many, QUEUE, [json.dumps(body).encode() for body in bodies])
+
+    async def bare(self, body: Message) -> None:
+        """Insert in a transaction, with the columns that ours has, and announce nothing."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.fetch(self._insert_all, QUEUE, json.dumps(body).encode(), _HEADERS, None, None)
 
     async def commit(self, body: Message, delay: float | None) -> float:
         """Insert in a transaction."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 from serving import QUEUE, Contestant, Message, Publisher, Work, serve
 from sqlalchemy import Connection, MetaData, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
@@ -76,7 +77,8 @@ class Outbox(Contestant):
             broker = OutboxBroker(engine, outbox_table=self._table, logger=None)
             await broker.start()
             try:
-                yield SessionPublisher(broker, engine)
+                async with asyncpg.create_pool(self.dsn, min_size=clients, max_size=clients) as pool:
+                    yield SessionPublisher(broker, engine, pool)
             finally:
                 await broker.stop()
 
@@ -93,8 +95,11 @@ class Outbox(Contestant):
 class SessionPublisher(Publisher):
     """Publishes through sessions."""
 
-    def __init__(self, broker: OutboxBroker, engine: AsyncEngine) -> None:
+    def __init__(self, broker: OutboxBroker, engine: AsyncEngine, pool: Any) -> None:
         self._broker = broker
+        self._pool = pool
+        # The original can neither collect messages nor publish through a driver's connection.
+        self._is_ours = hasattr(broker, "collect")
         self._sessions = async_sessionmaker(engine)
         self._committed_at = 0.0
         event.listen(engine.sync_engine, "commit", self._note_commit)
@@ -112,6 +117,25 @@ class SessionPublisher(Publisher):
         """Publish a batch in a session of its own."""
         async with self._sessions.begin() as session:
             await self._broker.publish_batch(*bodies, queue=QUEUE, session=session)
+
+    async def some(self, bodies: Sequence[Message]) -> None:
+        """Publish a few in a session of their own: collected, or one by one."""
+        async with self._sessions.begin() as session:
+            if self._is_ours:
+                outbox = self._broker.collect(session)
+                for body in bodies:
+                    outbox.publish(body, queue=QUEUE)
+            else:
+                for body in bodies:
+                    await self._broker.publish(body, queue=QUEUE, session=session)
+
+    async def bare(self, body: Message) -> None:
+        """Publish through a connection of asyncpg, or else in a session."""
+        if not self._is_ours:
+            await self.one(body)
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            await self._broker.publish(body, queue=QUEUE, session=connection)
 
     async def commit(self, body: Message, delay: float | None) -> float:
         """Publish in a session of its own, perhaps as a timer."""

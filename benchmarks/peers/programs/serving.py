@@ -35,7 +35,7 @@ def message(number: int) -> Message:
     return {**body, "note": "x" * (PAYLOAD_BYTES - len(json.dumps(body)))}
 
 
-class FailureOnPurpose(Exception):  # noqa: N818 - it is none to be told
+class FailureOnPurpose(Exception):  # noqa: N818 - not an error of the program
     """What a handler raises that is to fail."""
 
 
@@ -48,17 +48,17 @@ class Notes:
         self.expected = expected
         self._failures = failures
         self._complete = asyncio.Event()
-        # Set when somebody waits: what needs no database begins then.
+        # Set when the parent waits: work that needs no database begins then.
         self.awaited = asyncio.Event()
 
     def count(self) -> None:
-        """Take note that a message was handled."""
+        """Record that a message was handled."""
         self.handled += 1
         if self.handled == self.expected:
             self._complete.set()
 
     def see(self, number: int) -> None:
-        """Take note when which message came, and fail if it has not yet failed as often as it should."""
+        """Record when each message came, and fail if it has not yet failed as often as it should."""
         times = self.times[number]
         times.append(time.monotonic())
         if len(times) <= self._failures:
@@ -94,6 +94,14 @@ class Publisher(ABC):
     async def many(self, bodies: Sequence[Message]) -> None:
         """Publish messages in one transaction."""
 
+    async def some(self, bodies: Sequence[Message]) -> None:
+        """Publish a few messages in one transaction, each by its own call where there is one for each."""
+        await self.many(bodies)
+
+    async def bare(self, body: Message) -> None:
+        """Publish a message in a transaction of the driver's own connection, if it can be done."""
+        await self.one(body)
+
     @abstractmethod
     async def commit(self, body: Message, delay: float | None) -> float:
         """Publish a message in a transaction, due after so many seconds; returns the moment before its COMMIT."""
@@ -125,7 +133,7 @@ class Contestant(ABC):
 
 
 class Server:
-    """Carries out orders, one after the other; what was opened stays open until it is told to close."""
+    """Carries out orders, one after the other; what it opened stays open until the order to close it."""
 
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
@@ -184,22 +192,23 @@ class Server:
         if warm:
             await asyncio.gather(*(self._publisher.one(message(each)) for each in range(clients)))
 
-    async def publish(self, count: int, clients: int = 1, batch: int | None = None) -> dict[str, Any]:
-        """Publish so many messages, as quickly as can be."""
+    async def publish(self, count: int, clients: int = 1, batch: int | None = None, way: str = "") -> dict[str, Any]:
+        """Publish so many messages, as quickly as can be: in the `way` that a method of the publisher has."""
         publisher, bodies = self._publisher, [message(number) for number in range(count)]
         assert publisher is not None
         waiting = iter(bodies)
+        one, many = getattr(publisher, way or "one"), getattr(publisher, way or "many")
 
         async def each() -> None:
             for body in waiting:
-                await publisher.one(body)
+                await one(body)
 
         began = time.monotonic()
         if batch is None:
             await asyncio.gather(*(each() for _ in range(clients)))
         else:
             for start in range(0, count, batch):
-                await publisher.many(bodies[start : start + batch])
+                await many(bodies[start : start + batch])
         return {"seconds": time.monotonic() - began}
 
     async def commit(self, number: int, delay: float | None = None) -> dict[str, Any]:
@@ -214,7 +223,7 @@ class Server:
         self._publisher = None
 
     async def rest(self) -> None:
-        """Do nothing: every answer tells the processor time."""
+        """Do nothing: every answer contains the processor time."""
 
     async def serve(self, answers: TextIO) -> None:
         """Carry out orders until there are no more."""
@@ -223,7 +232,7 @@ class Server:
             act: Callable[..., Coroutine[Any, Any, dict[str, Any] | None]] = getattr(self, order.pop("do"))
             try:
                 answer = await act(**order) or {}
-            except Exception:  # noqa: BLE001 - whoever gave the order is told
+            except Exception:  # noqa: BLE001 - the answer has the traceback
                 answer = {"error": traceback.format_exc()}
             answers.write(json.dumps({**answer, "cpu": time.process_time()}) + "\n")
             answers.flush()
@@ -240,7 +249,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def task_of(coroutine: Coroutine[Any, Any, Any], end: Callable[[], object]) -> AsyncIterator[None]:
-    """Run a worker that is a coroutine, until it is told to end."""
+    """Run a worker that is a coroutine, until `end` is called."""
     task = asyncio.create_task(coroutine)
     await asyncio.sleep(0)
     try:

@@ -1,4 +1,4 @@
-"""An `AsyncSession` alone: a transaction with one plain INSERT in it, which tells nobody; nothing of ours.
+"""An `AsyncSession` alone: a transaction with one plain INSERT and no notification; nothing of ours.
 
 What ours adds to SQLAlchemy is left out, so nothing that publishes through a session can be much quicker.
 """
