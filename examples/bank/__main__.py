@@ -1,4 +1,4 @@
-"""The command: a day at the bank, on a Postgres of its own, and the books checked at the end of it."""
+"""The command: run a day at the bank on its own Postgres, and check the books at the end."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ UNKNOWN = 99
 
 
 async def main() -> bool:
-    """Run the day; False when the check found a violation."""
+    """Run the day. Return False if the check found a violation."""
     async with EmbeddedPostgres(fast=True) as server:
         engine = create_async_engine(server.url("asyncpg"), pool_size=10)
         try:

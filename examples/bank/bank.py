@@ -10,18 +10,18 @@ from faststream_outbox.annotations import OutboxMessage
 
 WORKERS = 4
 MAX_ATTEMPTS = 3
-# How long the messages of a process that was killed wait for the next one; the default is a minute.
+# How long the messages of a killed process wait for another process; the default is a minute.
 LEASE_SECONDS = 1.0
 
 router = OutboxRouter()
 
 
 class UnknownAccountError(Exception):
-    """There is no account of that number."""
+    """There is no account with that number."""
 
 
 class StumbleError(Exception):
-    """A bug, or a service that does not answer: worth another try."""
+    """A bug, or a service that does not answer: a retry may help."""
 
 
 async def accept(
@@ -44,10 +44,10 @@ async def accept(
     retry_strategy=ConstantRetry(delay_seconds=0.2, max_attempts=MAX_ATTEMPTS),
 )
 async def move(transfer: TransferAccepted, session: OutboxSession, message: OutboxMessage) -> MoneyMoved:
-    """Move the money. What is written and what is returned is committed when the message is deleted, or not at all."""
+    """Move the money. One transaction commits the writes, publishes the result and deletes the message."""
     attempt = message.raw_message.attempts_count + 1
     print(f"transfer {transfer.transfer_id}, attempt {attempt}: {transfer.cents} cents to {transfer.target}")
-    # By number, so that no two transfers wait for each other's account.
+    # Lock in the order of the numbers: two transfers between the same accounts cannot deadlock.
     for account_id, cents in sorted([(transfer.source, -transfer.cents), (transfer.target, transfer.cents)]):
         await _change(session, account_id, cents)
     line = transfer.model_dump(include={"transfer_id", "source", "target", "cents"})
@@ -60,7 +60,7 @@ async def move(transfer: TransferAccepted, session: OutboxSession, message: Outb
 
 @router.subscriber(NOTIFICATIONS, batch=True, max_records=100, lease_ttl_seconds=LEASE_SECONDS)
 async def notify(moves: list[MoneyMoved], session: OutboxSession) -> None:
-    """Notify the owners, all that wait in one transaction."""
+    """Notify all owners that wait, in one transaction."""
     await session.execute(insert(Notification), [move.model_dump() for move in moves])
 
 

@@ -1,9 +1,9 @@
-"""The check at the end, in SQL: what the bank accepted and what became of it must be one story."""
+"""The check at the end, in SQL: compare what the bank accepted with what the handlers did."""
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-# Transfers that were given up: their messages are in the dead-letter table, and nothing was done for them.
+# Transfers that failed permanently: their messages are in the dead-letter table, and no money was moved.
 _DEAD = """
 WITH dead AS (
     SELECT (convert_from(payload, 'UTF8')::jsonb ->> 'transfer_id')::int AS transfer_id
@@ -11,7 +11,7 @@ WITH dead AS (
 )
 """
 
-# Each finds the numbers of what is wrong.
+# Each query returns the numbers of what is wrong.
 CHECKS = {
     "Cents made or lost": """
         SELECT sum(cents) - sum(opening_cents) FROM accounts HAVING sum(cents) <> sum(opening_cents)
@@ -45,7 +45,7 @@ CHECKS = {
 
 
 async def find_violations(connection: AsyncConnection) -> dict[str, list[int]]:
-    """Tell, for each thing that must not happen, to what it happened."""
+    """Return, for each kind of violation, the numbers of what is wrong."""
     violations = {}
     for name, query in CHECKS.items():
         violations[name] = sorted(await connection.scalars(text(_DEAD + query)))

@@ -1,4 +1,4 @@
-"""What the parts of the bank tell each other, and on which queues."""
+"""The messages of the bank, and their queues."""
 
 from typing import Final
 
@@ -9,18 +9,18 @@ NOTIFICATIONS: Final = "notifications"
 
 
 class TransferAccepted(BaseModel):
-    """A transfer was committed, and its money is to be moved."""
+    """The bank has accepted a transfer; its money is not moved yet."""
 
     transfer_id: int
     source: int
     target: int
     cents: int
-    # What a bug would do: fail so often before it works.
+    # How often the handler fails before it succeeds, as with a bug.
     stumbles: int = 0
 
 
 class MoneyMoved(BaseModel):
-    """The money was moved; the owner of the account that got it is to be notified."""
+    """The money was moved; the owner of the target account is not notified yet."""
 
     transfer_id: int
     account_id: int

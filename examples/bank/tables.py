@@ -25,7 +25,7 @@ class Account(Base):
 
 
 class Transfer(Base):
-    """A transfer that the bank has accepted: the truth that everything else is measured by."""
+    """A transfer that the bank has accepted. The check compares all other tables with this one."""
 
     __tablename__ = "transfers"
 
@@ -36,7 +36,7 @@ class Transfer(Base):
 
 
 class LedgerLine(Base):
-    """Money was moved. Nothing here keeps a transfer from a second line: the transaction does."""
+    """Money was moved. No constraint prevents a second line for a transfer: the transaction does."""
 
     __tablename__ = "ledger"
 

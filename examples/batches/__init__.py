@@ -1,1 +1,1 @@
-"""`python -m examples.batches`: a file of measurements, stored a thousand lines at a time, but for one line."""
+"""`python -m examples.batches`: store a file of measurements, a thousand lines at a time, except one bad line."""

@@ -1,4 +1,4 @@
-"""The command: five thousand lines, one of them colder than anything can be, on a Postgres of its own."""
+"""The command: five thousand lines, one with an impossible temperature, on its own Postgres."""
 
 import asyncio
 

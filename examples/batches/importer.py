@@ -1,4 +1,4 @@
-"""An importer: lines come as messages, and are stored many at a time."""
+"""An importer: lines are messages, and the handler stores many in one call."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,7 @@ class Base(DeclarativeBase):
 
 
 class Measurement(Base):
-    """A line that was stored; the database knows what cannot be."""
+    """A line that was stored; a constraint refuses impossible temperatures."""
 
     __tablename__ = "measurements"
     __table_args__ = (CheckConstraint("celsius >= -273.15"),)
@@ -40,24 +40,24 @@ dlq_table = make_dlq_table(Base.metadata)
 
 
 class Importer:
-    """Stores lines, each of them once: they are written by the transaction that deletes their messages."""
+    """Stores each line once: the transaction that inserts lines also deletes their messages."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
         self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, logger=None)
         self.sessions = async_sessionmaker(engine)
         self._say = say
-        # No retry for a line that fails alone. Those that fail together are tried again, fewer at a time.
+        # No retry for a line that fails alone. Lines that fail together are retried, in smaller batches.
         self.broker.subscriber(
             LINES, batch=True, max_records=MOST, retry_strategy=NoRetry(), retry_flush_interval_ms=0
         )(self.store)
 
     async def read(self, lines: Sequence[Line]) -> None:
-        """Take the lines of a file over, all or none."""
+        """Publish all lines of a file in one transaction."""
         async with self.sessions() as session, session.begin():
             await self.broker.publish_batch(*lines, queue=LINES, session=session)
 
     async def store(self, lines: list[Line], session: OutboxSession) -> None:
-        """Store lines by one statement. One that the database refuses takes the others along, this time."""
+        """Store lines with one statement. If the database refuses one, all fail and are retried in halves."""
         try:
             await session.execute(insert(Measurement).values([line.model_dump() for line in lines]))
         except IntegrityError:

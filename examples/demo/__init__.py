@@ -1,1 +1,1 @@
-"""`make demo`: a shop on an outbox, two workers of which one is killed, and a check: nothing lost, all in order."""
+"""`make demo`: a shop with an outbox, two workers of which one is killed, and a check: nothing lost, all in order."""

@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: the command line, and the exit status that tells how it went."""
+"""`python -m examples.demo`: the command line and the exit status."""
 
 import argparse
 import random
@@ -12,19 +12,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        return _run(options.orders, options.seed)
+        return _run(options.orders, options.seed, with_console=options.console)
     except KeyboardInterrupt:
         print("Interrupted; nothing is left behind.")
         return INTERRUPTED
 
 
-def _run(orders: int, seed: int) -> int:
-    # Imported here, so that Ctrl-C gives no traceback even in the half second that this takes.
+def _run(orders: int, seed: int, *, with_console: bool) -> int:
+    # Imported here: this takes half a second, and Ctrl-C during that time must give no traceback.
     from examples.demo.run import run_demo  # noqa: PLC0415
     from faststream_outbox.embedded import EmbeddedPostgresError  # noqa: PLC0415
 
     try:
-        return PASSED if run_demo(orders, seed) else FAILED
+        return PASSED if run_demo(orders, seed, with_console=with_console) else FAILED
     except EmbeddedPostgresError as error:
         print(error, file=sys.stderr)
         return NOT_RUN
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="deal the orders the same fates as the run that showed this seed",
     )
+    parser.add_argument("--console", action="store_true", help="at the end, show the web console over what is left")
     return parser
 
 

@@ -20,7 +20,7 @@ CONNECTIONS = 3 * WORKERS + 10
 
 
 def name_of(worker: int) -> str:
-    """Name a worker's connections, so that the server can tell when the last one is gone."""
+    """Return the name of a worker's connections, by which the demo sees when the last one is closed."""
     return f"worker {worker}"
 
 
@@ -32,7 +32,7 @@ async def run_app(url: str, kafka: str, worker: int) -> None:
     broker = OutboxBroker(
         engine, outbox_table=outbox_table, dlq_table=dlq_table, middlewares=[Witness], routers=[router], logger=logger
     )
-    # Sent on as they are, by every worker; those of one customer by one of them at a time.
+    # Every worker relays these rows unchanged; those of one customer are relayed by one worker at a time.
     to = KafkaBroker(kafka, logger=logger)
     relay = Relay(broker, to=to, routes={STATEMENTS: STATEMENTS}, lease_ttl_seconds=LEASE_SECONDS)
     app = FastStream(broker, logger=logger, after_startup=[relay.start], on_shutdown=[relay.stop])
@@ -50,7 +50,7 @@ async def run_app(url: str, kafka: str, worker: int) -> None:
 
 
 async def _exit_when_alone(app: FastStream) -> None:
-    """Wait for the end of stdin, which the demo holds open for as long as it lives, however it ends."""
+    """Wait for the end of stdin: the demo holds it open, and the system closes it when the demo ends or is killed."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()

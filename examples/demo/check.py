@@ -1,4 +1,4 @@
-"""The check at the end, in SQL: what the shop committed and what became of it must be one story."""
+"""The check at the end, in SQL: compare what the shop committed with what the handlers did."""
 
 from collections.abc import Set as AbstractSet
 
@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from examples.demo.handlers import MAX_ATTEMPTS
 from examples.demo.order_check import BOOKINGS, ORDER_CHECKS
 
-# The bodies of messages, which are JSON, beside the tables of the shop and the app.
+# The JSON bodies of messages, as tables to join with those of the shop and the app.
 _LETTERS = """
 WITH waiting AS (
     SELECT queue, (convert_from(payload, 'UTF8')::jsonb ->> 'order_number')::int AS order_number FROM outbox
@@ -19,7 +19,7 @@ WITH waiting AS (
 )
 """
 
-# Each finds the orders to which something happened that must not happen.
+# Each query returns the orders that violate a rule.
 CHECKS = {
     "Orders lost": """
         SELECT number FROM orders
@@ -98,17 +98,17 @@ CHECKS = {
         """,
     "Left in the outbox": "SELECT DISTINCT order_number FROM waiting",
 }
-TOLD_WRONG = "Customer told the wrong outcome"
+WRONG_ANSWER = "Customer with a wrong answer"
 
 
 async def find_violations(connection: AsyncConnection, accepted: AbstractSet[int]) -> dict[str, list[int]]:
-    """Tell, for each thing that must not happen, to which orders it happened."""
+    """Return, for each kind of violation, the orders that have it."""
     violations = {}
     for name, query in CHECKS.items():
         violations[name] = sorted(await connection.scalars(text(_LETTERS + query)))
     for name, query in ORDER_CHECKS.items():
         violations[name] = sorted(await connection.scalars(text(BOOKINGS + query)))
-    # What the shop said, which only the shop knows, against what is in its table.
+    # Compare what the shop answered its customers, which only the shop knows, with its table.
     committed = set(await connection.scalars(text("SELECT number FROM orders")))
-    violations[TOLD_WRONG] = sorted(committed ^ accepted)
+    violations[WRONG_ANSWER] = sorted(committed ^ accepted)
     return violations

@@ -1,4 +1,4 @@
-"""The crash in the middle: one of the workers is killed while it has messages in hand, and another one is started."""
+"""The crash: kill one of the workers while it handles messages, and start another one."""
 
 import asyncio
 import time
@@ -15,10 +15,10 @@ from examples.demo.workers import Workers
 
 # Early enough that much is still to come.
 KILL_AT_SHARE = 0.3
-# Nothing at all changes for so long only if something is stuck: leases, retries and reminders take a few seconds.
+# Leases, retries and reminders take a few seconds: if nothing changes for longer, something is stuck.
 PATIENCE_SECONDS = 20.0
 _ASK_SECONDS = 0.02
-# The server ends what a dead client has asked for, and then its connection: a matter of milliseconds.
+# The server ends the statement of a dead client, and then its connection, within milliseconds.
 _GONE_SECONDS = 2.0
 _CONNECTIONS = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = :name")
 _MOMENT_SECONDS = 0.5
@@ -34,7 +34,7 @@ RETURNING o.entity_key
 
 
 async def kill_one(console: Console, watch: Watch, workers: Workers, orders: int) -> None:
-    """Kill the busier worker when a third of the orders was seen, and start another one in its place."""
+    """When a third of the orders was handled, kill the busier worker and start another one."""
 
     def is_time(look: Look) -> bool:
         seen = sum(each.handled for each in look.queues if each.queue == ORDERS)
@@ -62,7 +62,7 @@ async def kill_one(console: Console, watch: Watch, workers: Workers, orders: int
 
 
 async def _wait_for_a_charge(connection: AsyncConnection, worker: int) -> None:
-    """Wait for a good moment: in the middle of a charge, if there are any."""
+    """Wait until the worker handles a charge, if there are any."""
     deadline = time.monotonic() + _MOMENT_SECONDS
     while not await connection.scalar(_AT_A_CHARGE, {"worker": worker}) and time.monotonic() < deadline:
         await asyncio.sleep(_ASK_SECONDS)
@@ -76,7 +76,7 @@ async def _note_what_was_cut_off(connection: AsyncConnection, worker: int) -> li
 
 
 async def wait_until(is_time: Callable[[Look], bool], watch: Watch, workers: Workers) -> bool:
-    """Wait; False when that would be in vain, because a worker is gone or nothing moves any more."""
+    """Wait. Return False if a worker has ended or nothing changes any more."""
     moved_at, last = time.monotonic(), watch.look
     while not is_time(watch.look):
         if watch.look != last:

@@ -1,4 +1,4 @@
-"""What is going to happen to each order, dealt from a seed so that a run can be repeated."""
+"""What will happen to each order, drawn from a seed, by which a run can be repeated."""
 
 import math
 import random
@@ -13,10 +13,10 @@ class Fate(StrEnum):
     REFUSED = auto()  # a constraint of the database refuses the order: rolled back
     FLAKY = auto()  # confirmed at the second attempt
     STUBBORN = auto()  # confirmed at the third attempt, the last there is
-    POISON = auto()  # every attempt fails, until the message is a dead letter
-    FORGED = auto()  # the handler rejects the message at first sight: a dead letter at once
+    POISON = auto()  # every attempt fails, and the message becomes a dead letter
+    FORGED = auto()  # the handler rejects the message at the first attempt: a dead letter at once
     UNPAID = auto()  # on account, and never paid: the customer is reminded
-    PAID = auto()  # on account, and paid before the reminder is due: it is taken back
+    PAID = auto()  # on account, and paid before the reminder is due: the shop cancels the reminder
 
 
 _SHARES = {
@@ -33,7 +33,7 @@ _SHARES = {
 
 def deal_fates(orders: int, seed: int) -> list[Fate]:
     """Deal one fate to each order."""
-    # Rounded up, so that a small run shows every kind of life too.
+    # Rounded up: a small run shows every kind too.
     fates = [fate for fate, share in _SHARES.items() for _ in range(math.ceil(orders * share))]
     fates += [Fate.SMOOTH] * (orders - len(fates))
     random.Random(seed).shuffle(fates)  # noqa: S311 - to be repeated, not to be secret

@@ -1,4 +1,4 @@
-"""The figures of a run, counted in SQL: what happened that was meant to happen, and what the kill repeated."""
+"""The figures of a run, counted in SQL: the planned events, and what the kill repeated."""
 
 from dataclasses import dataclass
 

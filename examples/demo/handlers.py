@@ -25,9 +25,9 @@ from faststream_outbox import ConstantRetry, OutboxRouter
 from faststream_outbox.annotations import OutboxMessage
 
 MAX_ATTEMPTS = 3
-# Messages of one queue that a process handles side by side.
+# Messages of one queue that a process handles at the same time.
 WORKERS = 4
-# How long the messages of a worker that was killed wait for another one; the default is a minute.
+# How long the messages of a killed worker wait for another one; the default is a minute.
 LEASE_SECONDS = 3.0
 # What a mail server takes for one customer.
 MAIL_SECONDS = 0.002
@@ -40,11 +40,11 @@ router = OutboxRouter()
 
 
 class OutOfReachError(Exception):
-    """What a handler meets when another service does not answer: worth another try."""
+    """Another service does not answer: a retry may help."""
 
 
 class UnknownArticleError(Exception):
-    """What a handler meets in a message that it can never handle, and does not know it."""
+    """The message names an unknown article. No retry can succeed, but the handler does not know that."""
 
 
 @router.publisher(PARCELS)
@@ -55,13 +55,13 @@ class UnknownArticleError(Exception):
     retry_strategy=ConstantRetry(delay_seconds=0.3, max_attempts=MAX_ATTEMPTS),
 )
 async def confirm_order(order: OrderPlaced, message: OutboxMessage, sessions: Sessions) -> OrderConfirmed:
-    """Notify the customer. A message that comes twice changes nothing the second time."""
+    """Notify the customer. A second delivery of the message changes nothing."""
     meet_fate(order, attempt=message.raw_message.attempts_count + 1)
     await asyncio.sleep(MAIL_SECONDS)
     async with sessions.begin() as session:
         confirmation = insert_or(Confirmation).on_conflict_do_nothing()
         await session.execute(confirmation.values(message_id=int(message.message_id), order_number=order.order_number))
-    # Published by the statement that deletes the order's message: both happen, or neither.
+    # The statement that deletes the order's message also publishes this: both happen, or neither.
     return OrderConfirmed(order_number=order.order_number)
 
 
@@ -69,11 +69,11 @@ async def confirm_order(order: OrderPlaced, message: OutboxMessage, sessions: Se
     PARCELS,
     max_workers=WORKERS,
     lease_ttl_seconds=LEASE_SECONDS,
-    # Handled messages wait for company: fewer statements delete them, and a crash repeats more of them.
+    # Settle handled messages in larger batches: fewer statements, but a crash repeats more messages.
     terminal_flush_interval_ms=200,
 )
 async def pack_parcel(order: OrderConfirmed, sessions: Sessions) -> None:
-    """Pack a parcel, without asking whether that was done before: a message that comes twice is packed twice."""
+    """Pack a parcel. The handler does not check for repeats: a second delivery packs a second parcel."""
     async with sessions.begin() as session:
         await session.execute(insert(Parcel).values(order_number=order.order_number))
 
@@ -85,7 +85,7 @@ async def pack_parcel(order: OrderConfirmed, sessions: Sessions) -> None:
     retry_strategy=ConstantRetry(delay_seconds=0.3, max_attempts=MAX_ATTEMPTS),
 )
 async def book_charge(charge: Charge, message: OutboxMessage, sessions: Sessions) -> None:
-    """Book a charge. Those of one customer come in their order, so one that came before is known by its number."""
+    """Book a charge. Charges of one customer come in order, and a repeated one is detected by its number."""
     if charge.fate is Fate.FLAKY and message.raw_message.attempts_count == 0:
         raise OutOfReachError(f"no answer while booking order {charge.order_number}")  # later charges wait for this one
     await asyncio.sleep(BOOKING_SECONDS)

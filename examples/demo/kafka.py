@@ -11,7 +11,7 @@ _START_SECONDS = 10.0
 
 @asynccontextmanager
 async def running_kafka() -> AsyncIterator[str]:
-    """Run it, and tell where it is. It makes topics when they are asked for, and keeps all in memory."""
+    """Run the mock and return its address. It creates topics on demand and keeps everything in memory."""
     # The mock lives in the client that made it; this client is used for nothing else.
     cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     metadata = await asyncio.to_thread(cluster.list_topics, timeout=_START_SECONDS)

@@ -1,4 +1,4 @@
-"""What the shop and the app tell each other, and on which queues."""
+"""The messages between the shop and the app, and their queues."""
 
 from typing import Final
 

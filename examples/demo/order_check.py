@@ -1,7 +1,7 @@
-"""The check of the order, in SQL: the charges of each customer one by one, whichever worker booked them."""
+"""The check of the order, in SQL: the charges of each customer are booked one by one, by any worker."""
 
-# Every time that a charge was given to a handler, beside the time before on the same account. What a worker was doing
-# when it was killed was over then; what nobody saw the end of goes on for ever.
+# Each delivery of a charge, with the delivery before it on the same account. A delivery that ran when its worker was
+# killed ended at that time. A delivery without a recorded end counts as still running.
 BOOKINGS = """
 WITH bookings AS (
     SELECT number, customer, entry, message_id, attempt, worker, deliveries.id, started_at, cut_off_at,
@@ -20,14 +20,14 @@ WITH bookings AS (
 """
 
 ORDER_CHECKS = {
-    # After a charge comes the next one, or the same again; after one that was cut off, another worker may go back.
+    # After a charge comes the next one, or the same again. After an interrupted one, another worker may go back.
     "Charges out of order": """
         SELECT DISTINCT number FROM steps
          WHERE NOT (entry IN (entry_before, entry_before + 1)
                     OR (cut_off_before AND worker <> worker_before AND entry < entry_before))
         """,
     "Two at once on one account": "SELECT DISTINCT number FROM steps WHERE started_at < free_at",
-    # The kill repeats what was in hand, and nothing else does: an attempt that failed is followed by the next attempt.
+    # Only the kill repeats an attempt, for the messages in hand. After a failed attempt comes the next attempt.
     "Booked again without a cause": """
         SELECT DISTINCT number FROM bookings b
          WHERE EXISTS (SELECT FROM bookings earlier
@@ -35,7 +35,7 @@ ORDER_CHECKS = {
                           AND (earlier.started_at, earlier.id) < (b.started_at, b.id)
                           AND earlier.cut_off_at IS NULL)
         """,
-    # A kill may have one sent again; but none is there before all that came before it.
+    # A kill may cause a repeat in Kafka, but no charge is there before all earlier ones.
     "Statements out of order": """
         SELECT order_number FROM (
             SELECT order_number, entry, row_number() OVER (PARTITION BY customer ORDER BY min(id)) AS place

@@ -10,12 +10,12 @@ from typing import IO
 
 MODULE = "examples.demo.app"
 _CHECKOUT = Path(__file__).parents[2]
-# A graceful stop finishes the messages in hand, which takes a moment; past this it is killed after all.
+# A graceful stop finishes the messages in hand. If it takes longer than this, the worker is killed.
 STOP_SECONDS = 20.0
 
 
 class Worker:
-    """Starts a process of the app, and ends it one way or the other."""
+    """Starts a process of the app, and kills or stops it."""
 
     def __init__(self, number: int, url: str, kafka: str, log: IO[bytes]) -> None:
         self.number = number
@@ -35,8 +35,8 @@ class Worker:
         return self._process is not None and self._process.returncode is not None
 
     async def start(self) -> None:
-        """Start it; it is ready a second later, and nobody has to wait for that."""
-        # In the environment, because everybody on the machine can read the arguments of a process.
+        """Start it. It is ready about a second later; the caller does not wait."""
+        # In the environment: every user of the machine can read the arguments of a process.
         given = {"DEMO_DATABASE_URL": self._url, "DEMO_KAFKA": self._kafka, "DEMO_WORKER": str(self.number)}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", MODULE),
@@ -49,7 +49,7 @@ class Worker:
         )
 
     async def kill(self) -> None:
-        """End it as a crash does: at once, in the middle of whatever it is doing."""
+        """End it as a crash does: at once, during its work."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:

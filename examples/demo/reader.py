@@ -1,4 +1,4 @@
-"""Another service: reads the statements from Kafka, and writes down what came in the order in which it came."""
+"""Another service: reads the statements from Kafka and records them in the order of arrival."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class Reader:
                 await connection.execute(statement)
 
     async def catch_up(self) -> None:
-        """Wait until all has been read that is in the topic."""
+        """Wait until everything in the topic has been read."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 while await self._is_behind():
@@ -49,7 +49,7 @@ class Reader:
 
 @contextlib.asynccontextmanager
 async def reading(engine: AsyncEngine, kafka: str) -> AsyncIterator[Reader]:
-    """Read, meanwhile."""
+    """Read in the background while the block runs."""
     consumer = AIOKafkaConsumer(STATEMENTS, bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()
     reader = Reader(engine, consumer)

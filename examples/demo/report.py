@@ -16,7 +16,7 @@ _ORDERS_NAMED = 5
 
 @dataclass(frozen=True)
 class Course:
-    """What only the process that ran the demo knows."""
+    """The values that only the process of the demo knows."""
 
     rolled_back: int
     commits_per_second: float

@@ -1,4 +1,4 @@
-"""One run of the demo: a server of its own, the shop here, the workers in processes beside it, the check."""
+"""One run of the demo: its own server, the shop in this process, the workers in other processes, the check."""
 
 import asyncio
 import time
@@ -19,7 +19,9 @@ from examples.demo.view import show
 from examples.demo.watch import Watch
 from examples.demo.workers import Workers
 from faststream_outbox import OutboxBroker
+from faststream_outbox.console.server import serve_console
 from faststream_outbox.embedded import EmbeddedPostgres
+from faststream_outbox.operations import OutboxOperations
 
 WIDTH = 80
 WORKERS = 2
@@ -35,17 +37,20 @@ INTRODUCTION = (
 FAREWELL = "\nRead on in README.md and docs/. This program is examples/demo/."
 
 
-def run_demo(orders: int, seed: int) -> bool:
-    """Run from the first word to the last; False when the check found a violation."""
+def run_demo(orders: int, seed: int, *, with_console: bool = False) -> bool:
+    """Run the whole demo. Return False if the check found a violation.
+
+    With a console, its address is printed at the end, and the server stays until Ctrl-C.
+    """
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH)
     console.print(INTRODUCTION.format(orders=orders))
-    passed = asyncio.run(_run_on_own_server(console, orders, seed))
+    passed = asyncio.run(_run_on_own_server(console, orders, seed, with_console=with_console))
     console.print(FAREWELL)
     return passed
 
 
-async def _run_on_own_server(console: Console, orders: int, seed: int) -> bool:
+async def _run_on_own_server(console: Console, orders: int, seed: int, *, with_console: bool) -> bool:
     began = time.perf_counter()
     async with EmbeddedPostgres() as server, running_kafka() as kafka:
         console.print(f"  PostgreSQL and a mock of Kafka started in {time.perf_counter() - began:.1f} s, seed {seed}")
@@ -55,10 +60,23 @@ async def _run_on_own_server(console: Console, orders: int, seed: int) -> bool:
             async with engine.begin() as connection:
                 await connection.run_sync(Base.metadata.create_all)
             async with reading(engine, kafka) as reader:
-                return await _run(console, engine, workers, reader, orders=orders, seed=seed)
+                passed = await _run(console, engine, workers, reader, orders=orders, seed=seed)
+            if with_console:
+                await _show_console(engine)
+            return passed
         finally:
             await workers.close()
             await engine.dispose()
+
+
+async def _show_console(engine: AsyncEngine) -> None:
+    """Serve the web console over what the demo has left, until Ctrl-C."""
+    operations = OutboxOperations(engine, outbox_table=outbox_table, dlq_table=dlq_table)
+    await serve_console(operations, host="127.0.0.1", port=0, say=_say, title="Demo")
+
+
+def _say(text: str) -> None:
+    print(f"\n{text}\nCtrl-C ends it.", flush=True)
 
 
 async def _run(

@@ -14,7 +14,7 @@ from examples.demo.messages import ACCOUNTS, ORDERS, REMINDERS, STATEMENTS, Char
 from examples.demo.tables import Customer, Order
 from faststream_outbox import OutboxBroker
 
-# Customers who are served at the same time; their commits share the disk's work.
+# Customers who are served at the same time; their commits share disk writes.
 TILLS = 8
 # Every third order is one of a dozen regular customers, who have an account.
 REGULAR_CUSTOMERS = 12
@@ -39,7 +39,7 @@ class Shop:
 
     @property
     def placed(self) -> int:
-        """How many orders the shop is done with, one way or the other."""
+        """How many orders the shop has placed or cancelled."""
         return len(self.accepted) + len(self.cancelled)
 
     async def serve(self, fates: Iterable[Fate]) -> None:
@@ -111,11 +111,11 @@ class Shop:
 
 
 def regular_customer_of(order_number: int) -> int | None:
-    """Return the account that an order is charged to; None if there is none."""
+    """Return the account to which an order is charged, or None."""
     rank, other = divmod(order_number, _REGULAR_EVERY)
     return None if other else rank % REGULAR_CUSTOMERS + 1
 
 
 def timer_of(order_number: int) -> str:
-    """Name the reminder of an order, so that it can be found again."""
+    """Return the name of the timer that reminds of an order."""
     return f"order-{order_number}"

@@ -17,7 +17,7 @@ dlq_table = make_dlq_table(Base.metadata)
 
 
 class Order(Base):
-    """An order, once it is committed: the truth that everything else is measured by."""
+    """A committed order. The check compares all other tables with this one."""
 
     __tablename__ = "orders"
     __table_args__ = (CheckConstraint("cents > 0", name="orders_cost_something"),)
@@ -69,7 +69,7 @@ class Reminder(Base):
 
 
 class Parcel(Base):
-    """A parcel was packed. Nothing here keeps a second delivery from packing a second one."""
+    """A parcel was packed. Nothing in this table prevents a second parcel for a second delivery."""
 
     __tablename__ = "parcels"
 
@@ -78,7 +78,7 @@ class Parcel(Base):
 
 
 class Statement(Base):
-    """Another service has read of a charge from Kafka: in the order of these rows, and again if it came again."""
+    """Another service has read a charge from Kafka. Rows are in the order of arrival, repeats included."""
 
     __tablename__ = "statements"
 
@@ -86,7 +86,7 @@ class Statement(Base):
     customer: Mapped[int]
     entry: Mapped[int]
     order_number: Mapped[int]
-    # What its message was called, whenever it came.
+    # The `outbox_id` of its message, the same each time that the relay sends it.
     outbox_id: Mapped[str]
 
 

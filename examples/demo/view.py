@@ -1,4 +1,4 @@
-"""What is seen while the demo runs: a table that lives in a terminal, a line now and then elsewhere."""
+"""The progress of the demo: a table that updates itself in a terminal, or a line from time to time."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from examples.demo.watch import QueueCount, Watch, WorkerCount
 
-# Often enough to look alive in a terminal; a log wants fewer words.
+# Often in a terminal, which shows it as movement; seldom in a log.
 REDRAW_SECONDS = 0.1
 LINE_SECONDS = 1.0
 

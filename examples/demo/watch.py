@@ -14,7 +14,7 @@ from faststream_outbox import OutboxBroker
 
 # Often enough to look alive; the counting reads whole tables.
 LOOK_SECONDS = 0.2
-# A rate is the mean of so many looks, so that it does not jump.
+# A rate is the mean of this many looks, to smooth it.
 _RATE_LOOKS = 6
 _DELIVERIES = text("""
 SELECT queue, worker, count(*), count(*) FILTER (WHERE queue = :keyed AND ended_at IS NULL AND cut_off_at IS NULL)
@@ -31,8 +31,8 @@ class QueueCount:
     ready: int = 0
     in_flight: int = 0
     scheduled: int = 0
-    expired: int = 0  # in the hands of a worker that is gone
-    blocked: int = 0  # behind another one of their key
+    expired: int = 0  # leased by a worker that is gone
+    blocked: int = 0  # they wait behind another message of their key
     dead: int = 0
     handled: int = 0
 

@@ -1,4 +1,4 @@
-"""The witness: a middleware that writes down every message before its handler gets it, and when it is done."""
+"""The witness: a middleware that records every message before its handler runs, and the end of the handler."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,9 +13,9 @@ from examples.demo.tables import Delivery
 
 
 def make_diary(url: str, name: str) -> AsyncEngine:
-    """Make an engine on which each statement is committed by itself, so that no failure or kill takes it back.
+    """Make an engine that commits each statement at once: no failure and no kill can roll a record back.
 
-    A commit here need not survive a crash of the machine, so it does not wait for the disk.
+    A commit here does not wait for the disk, because it need not survive a crash of the machine.
     """
     settings = {"application_name": name, "synchronous_commit": "off"}
     return create_async_engine(url, isolation_level="AUTOCOMMIT", connect_args={"server_settings": settings})
@@ -27,7 +27,7 @@ class Witness(BaseMiddleware):
     async def consume_scope(
         self, call_next: Callable[[StreamMessage[Any]], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> Any:
-        """Note a delivery, then let it happen."""
+        """Record a delivery, then run the handler."""
         row = msg.raw_message
         body: Any = await msg.decode()
         delivery = await self._write(

@@ -34,7 +34,7 @@ class Workers:
         await asyncio.gather(*(each.stop() for each in self.all))
 
     async def close(self) -> None:
-        """Leave neither process nor log behind."""
+        """End all processes and close the log."""
         await asyncio.gather(*(each.kill() for each in self.all))
         self._log.close()
 

@@ -1,4 +1,4 @@
-"""`python -m examples.fastapi_app`: the service on a Postgres of its own, until Ctrl-C."""
+"""`python -m examples.fastapi_app`: run the service on its own Postgres, until Ctrl-C."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from faststream_outbox.embedded import EmbeddedPostgres
 
 
 def main() -> None:
-    """Start the server, serve, and leave nothing behind."""
+    """Start Postgres, serve requests, and remove everything at the end."""
     parser = argparse.ArgumentParser(prog="python -m examples.fastapi_app", description=__doc__)
     parser.add_argument("--port", type=int, default=8000)
     port = parser.parse_args().port

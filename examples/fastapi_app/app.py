@@ -33,7 +33,7 @@ class PlacedOrder(BaseModel):
 
 
 async def get_session(request: Request) -> AsyncIterator[AsyncSession]:
-    """Give a session in a transaction, which is committed unless an exception comes by."""
+    """Yield a session in a transaction, which is committed unless the path raises."""
     async with request.app.state.sessions.begin() as session:
         yield session
 
@@ -51,7 +51,7 @@ async def place_order(new: NewOrder, session: Session, request: Request) -> Plac
     placed = PlacedOrder.model_validate(order, from_attributes=True)
     await request.app.state.broker.publish(placed, queue="orders", session=session)
     if new.product == "nothing":
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Nothing cannot be ordered.")  # and all is undone
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Nothing cannot be ordered.")  # rolls all back
     return placed
 
 
@@ -66,14 +66,14 @@ async def get_order(order_id: int, session: Session) -> PlacedOrder:
 
 @handlers.subscriber("orders", max_workers=4)
 async def confirm_order(placed: PlacedOrder, session: Session, logger: Logger) -> None:
-    """Confirm an order. A message may come twice, so that this may be done twice."""
+    """Confirm an order. A message may come twice; a second confirmation changes nothing."""
     order = await session.get_one(Order, placed.id)
     order.status = "confirmed"
     logger.info("Order %s confirmed", placed.id)
 
 
 def create_app(url: str | None = None) -> FastAPI:
-    """Make the application, on the database of that address."""
+    """Make the application for the database at this address."""
     engine = create_async_engine(url or os.environ["DATABASE_URL"], pool_size=10)
 
     @asynccontextmanager

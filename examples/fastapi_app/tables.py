@@ -6,7 +6,7 @@ from faststream_outbox import make_dlq_table, make_outbox_table
 
 
 class Base(DeclarativeBase):
-    """What the migrations of the service would look at."""
+    """The metadata that the migrations of the service would use."""
 
 
 class Order(Base):

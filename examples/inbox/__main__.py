@@ -1,4 +1,4 @@
-"""The command: five announcements of two payments, on a Postgres of its own."""
+"""The command: five announcements of two payments, on its own Postgres."""
 
 import asyncio
 

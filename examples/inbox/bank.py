@@ -1,4 +1,4 @@
-"""A bank: whatever is announced, and however often, is booked once."""
+"""A bank: each payment is booked once, although it is announced several times."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ inbox_table = make_inbox_table(Base.metadata)
 
 
 class Bank:
-    """Books payments. The broker stands for any: what matters is that it delivers at least once."""
+    """Books payments. Any broker that delivers at least once could stand in place of this one."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
         self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, logger=None)
@@ -51,12 +51,12 @@ class Bank:
         self.broker.subscriber(PAYMENTS, middlewares=[inbox], retry_strategy=at_once)(self.book)
 
     async def announce(self, payment_id: str, cents: int) -> None:
-        """Announce a payment, as its sender does once more whenever it is not sure."""
+        """Announce a payment. A sender announces again if it does not know whether it succeeded."""
         async with self.sessions() as session, session.begin():
             await self.broker.publish(cents, queue=PAYMENTS, session=session, headers={OUTBOX_ID: payment_id})
 
     async def book(self, cents: int, session: InboxSession) -> None:
-        """Book a payment. The first try fails after it has written, and leaves nothing."""
+        """Book a payment. The first attempt fails after its write and is rolled back."""
         session.add(Booking(cents=cents))
         await session.flush()
         self._tries += 1

@@ -1,1 +1,1 @@
-"""`python -m examples.ordering`: steps of one parcel one after the other, parcels side by side."""
+"""`python -m examples.ordering`: handle the steps of one parcel in order, and several parcels in parallel."""

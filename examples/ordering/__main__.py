@@ -1,4 +1,4 @@
-"""The command: six parcels and their steps, on a Postgres of its own."""
+"""The command: six parcels and their steps, on its own Postgres."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from examples.ordering.tracking import Step, Tracking, metadata
 from faststream_outbox.embedded import EmbeddedPostgres
 
 PARCELS = [f"parcel {number}" for number in range(1, 7)]
-# Each takes less time than the one before it, and would overtake it.
+# Each step takes less time than the one before it: without order per key it would finish first.
 STEPS = {"packed": 0.2, "collected": 0.1, "sorted": 0.05, "delivered": 0.0}
 
 
@@ -33,14 +33,14 @@ async def _track(tracking: Tracking) -> None:
         expected = {parcel: [*STEPS] for parcel in PARCELS}
         expected["parcel 1"].append("returned")
         async with asyncio.timeout(30):
-            while sum(map(len, tracking.told.values())) < sum(map(len, expected.values())):
+            while sum(map(len, tracking.reported.values())) < sum(map(len, expected.values())):
                 await asyncio.sleep(0.05)
     finally:
         await tracking.broker.stop()
     for parcel in PARCELS:
-        print(f"{parcel}: {', '.join(tracking.told[parcel])}")
+        print(f"{parcel}: {', '.join(tracking.reported[parcel])}")
     print(f"up to {tracking.most_at_once} parcels at once")
-    if tracking.told != expected:
+    if tracking.reported != expected:
         raise SystemExit("That is wrong.")
 
 

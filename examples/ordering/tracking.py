@@ -36,14 +36,14 @@ class Step(BaseModel):
 
 
 class Tracking:
-    """Tells the steps of every parcel. Start it in as many processes as there is work for: they share the shards."""
+    """Reports the steps of every parcel. You can start it in several processes: they divide the shards."""
 
     def __init__(self, engine: AsyncEngine, say: Callable[[str], None]) -> None:
         self.broker = OutboxBroker(
             engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table, logger=None
         )
         self.sessions = async_sessionmaker(engine)
-        self.told = defaultdict[str, list[str]](list)
+        self.reported = defaultdict[str, list[str]](list)
         self.most_at_once = 0
         self._at_once = 0
         self._say = say
@@ -53,19 +53,19 @@ class Tracking:
             # The default, `HeadLease()`, needs no table. With this one a parcel stays with one process.
             ordering=HashShards(),
             retry_strategy=ConstantRetry(delay_seconds=1.0, max_attempts=3),
-        )(self.tell)
+        )(self.report)
 
     async def happen(self, step: Step) -> None:
-        """Record one step. A step that comes with a change of your own tables goes into its transaction."""
+        """Publish one step. If your code changes its own tables too, publish in the same transaction."""
         async with self.sessions() as session, session.begin():
             await self.broker.publish(step, queue=STEPS, key=step.parcel, session=session)
 
     async def happen_together(self, steps: Sequence[Step]) -> None:
-        """Record many steps, of any parcels, by one statement; those of one parcel keep the order of the list."""
+        """Publish many steps, of any parcels, with one statement; those of one parcel keep the order of the list."""
         async with self.sessions() as session, session.begin():
             await self.broker.publish_batch(*steps, queue=STEPS, keys=[step.parcel for step in steps], session=session)
 
-    async def tell(self, step: Step, message: OutboxMessage) -> None:
+    async def report(self, step: Step, message: OutboxMessage) -> None:
         """Report a step. One that fails is retried; later steps of its parcel wait for it, other parcels do not."""
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -74,7 +74,7 @@ class Tracking:
             if step.what == "sorted" and message.raw_message.attempts_count == 0 and step.parcel == "parcel 2":
                 self._say(f"{step.parcel}: not {step.what} yet")
                 raise TimeoutError(f"nobody knows where {step.parcel} is")
-            self.told[step.parcel].append(step.what)
+            self.reported[step.parcel].append(step.what)
             self._say(f"{step.parcel}: {step.what}")
         finally:
             self._at_once -= 1

@@ -1,1 +1,1 @@
-"""`python -m examples.parking`: accounts whose entries make sense in their order only, and a clerk who mends one."""
+"""`python -m examples.parking`: accounts whose entries must be booked in order, and a clerk who corrects one."""

@@ -1,4 +1,4 @@
-"""The command: three accounts and a clerk, on a Postgres of its own."""
+"""The command: three accounts and a clerk, on its own Postgres."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A ledger: the entries of an account are booked in their order, and an account stops at one that cannot be."""
+"""A ledger: the entries of an account are booked in order, and an entry that fails parks its account."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ class Ledger:
         self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, logger=None)
         self.sessions = async_sessionmaker(engine)
         self._say = say
-        # An entry that fails twice is no accident: its account waits for the clerk, and the others do not.
+        # An entry that fails twice needs the clerk: its account waits, the others do not.
         twice = ConstantRetry(delay_seconds=0.1, max_attempts=2)
         self.broker.subscriber(ENTRIES, retry_strategy=twice, on_dead="park")(self.book)
 
@@ -64,13 +64,13 @@ class Ledger:
             return await self.broker.fetch_keys(session=session, queue=ENTRIES, state="parked")
 
     async def lend(self, name: str, amount: int) -> None:
-        """Pay in by hand, and have the entry tried again that failed: both, or neither."""
+        """Pay in by hand and retry the entry that failed, in one transaction."""
         async with self.sessions() as session, session.begin():
             await session.execute(update(Account).where(Account.name == name).values(balance=Account.balance + amount))
             await self.broker.retry_key(queue=ENTRIES, key=name, session=session)
 
     async def refuse(self, name: str, reason: str) -> None:
-        """Give an entry up; it is kept among the dead letters."""
+        """Skip an entry; it goes to the dead-letter table."""
         async with self.sessions() as session, session.begin():
             await self.broker.skip_key(queue=ENTRIES, key=name, reason=reason, session=session)
 

@@ -1,1 +1,1 @@
-"""`python -m examples.relay`: what happens to accounts is relayed to Kafka, and read there in its order."""
+"""`python -m examples.relay`: a relay sends the movements of accounts to Kafka; a reader gets them in order."""

@@ -38,7 +38,7 @@ async def _work(bank: Bank, kafka: str) -> None:
 
 
 async def _read(kafka: str) -> dict[str, list[int]]:
-    """Read what came, account by account."""
+    """Read the topic, and return the movements of each account."""
     numbers: dict[str, list[int]] = {owner: [] for owner in OWNERS}
     consumer = AIOKafkaConsumer(TOPIC, bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()

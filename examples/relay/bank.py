@@ -1,4 +1,4 @@
-"""A bank: what happens to an account is written in one transaction with its message, and a relay sends it to Kafka."""
+"""A bank: one transaction writes a movement and its message, and a relay sends the message to Kafka."""
 
 from faststream.kafka import KafkaBroker
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -28,7 +28,7 @@ dlq_table = make_dlq_table(Base.metadata)
 
 
 class Bank:
-    """Moves money, and tells others."""
+    """Moves money, and publishes each movement."""
 
     def __init__(self, engine: AsyncEngine, kafka: str) -> None:
         self._sessions = async_sessionmaker(engine)

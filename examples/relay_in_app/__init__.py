@@ -1,1 +1,1 @@
-"""`python -m examples.relay_in_app`: orders that are announced over NATS, which is restarted meanwhile."""
+"""`python -m examples.relay_in_app`: announce orders over NATS, also across a restart of NATS."""

@@ -1,4 +1,4 @@
-"""The command: three orders, an outage, three more, on a Postgres and a NATS of its own."""
+"""The command: three orders, an outage, three more, on its own Postgres and its own NATS."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A shop: an order is announced by NATS JetStream if it is committed, and not otherwise."""
+"""A shop: it announces an order over NATS JetStream only if the order is committed."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ dlq_table = make_dlq_table(Base.metadata)
 
 
 class Shop:
-    """Writes orders, and has the outbox announce them."""
+    """Writes orders; the outbox announces them."""
 
     def __init__(self, engine: AsyncEngine, nats: NatsBroker) -> None:
         self.broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, source="shop", logger=None)
         self.sessions = async_sessionmaker(engine)
-        # However long an outage is, nothing is given up.
+        # No limit of attempts: a long outage loses no message.
         again = ConstantRetry(delay_seconds=0.2, max_attempts=None)
         handler = self.broker.subscriber("orders", retry_strategy=again)(self.announce)
         nats.publisher(SUBJECT, stream=STREAM)(handler)

@@ -1,4 +1,4 @@
-"""`python -m examples.standalone.dead_letters [--again]`: shows what failed for good, or sends it once more."""
+"""`python -m examples.standalone.dead_letters [--again]`: shows dead letters, or sends them again."""
 
 import asyncio
 import sys
@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, select
 
 from examples.standalone.database import dlq_table, engine, outbox_table, sessions
 
-# What the message was. How it failed is left behind, so it starts from the beginning.
+# The columns of the message, without those of its failure: it starts from the beginning.
 COLUMNS = ["queue", "entity_key", "payload", "headers"]
 
 

@@ -1,4 +1,4 @@
-"""What is said between the shop and the service, and where."""
+"""The messages between the shop and the service, and their queues."""
 
 from typing import Final
 

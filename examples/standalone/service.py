@@ -11,14 +11,14 @@ broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 app = FastStream(broker, on_startup=[create_tables], after_shutdown=[engine.dispose])
 
 
-@broker.publisher(SHIPMENTS)  # written by the statement that deletes the order's message
+@broker.publisher(SHIPMENTS)  # the statement that deletes the order's message inserts it
 @broker.subscriber(
     ORDERS,
     max_workers=4,
     retry_strategy=ExponentialRetry(initial_delay_seconds=0.1, max_attempts=3, jitter_factor=0.2),
 )
 async def pack(order: OrderPlaced, message: OutboxMessage) -> OrderPacked:
-    """Pack an order; glass breaks the first time, and of some things there are none."""
+    """Pack an order. Glass breaks at the first attempt, and some products do not exist."""
     if order.product == "dragon":
         raise LookupError("there are no dragons")
     if order.product == "glass" and message.raw_message.attempts_count == 0:

@@ -8,7 +8,7 @@ from examples.standalone.database import Order, create_tables, engine, outbox_ta
 from examples.standalone.messages import ORDERS, OrderPlaced
 from faststream_outbox import OutboxBroker
 
-# It publishes through the shop's own sessions, so it needs no engine.
+# It publishes through the shop's own sessions and needs no engine.
 broker = OutboxBroker(outbox_table=outbox_table)
 
 
@@ -17,7 +17,7 @@ async def place_order(product: str) -> int:
     async with sessions() as session, session.begin():
         order = Order(product=product)
         session.add(order)
-        await session.flush()  # draws the id
+        await session.flush()  # assigns the id
         await broker.publish(OrderPlaced(order_id=order.id, product=product), queue=ORDERS, session=session)
         if not product:
             raise ValueError("nobody orders nothing")

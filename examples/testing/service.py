@@ -26,7 +26,7 @@ class User(Base):
 outbox_table = make_outbox_table(Base.metadata)
 dlq_table = make_dlq_table(Base.metadata)
 
-# The engine connects when it is first used, so a test without a database may import this.
+# The engine connects at its first use: a test without a database can import this module.
 engine = create_async_engine(os.environ.get("DATABASE_URL", "postgresql+asyncpg://localhost/app"))
 broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 app = FastStream(broker)
@@ -46,13 +46,13 @@ def get_mailer() -> Mailer:
 
 
 async def register(session: AsyncSession, email: str) -> None:
-    """Insert a user, and the message that the user is to be welcomed."""
+    """Insert a user, and the message that asks for the welcome mail."""
     session.add(User(email=email))
     await broker.publish(email, queue="welcome", session=session)
 
 
 @broker.subscriber("welcome", retry_strategy=ConstantRetry(delay_seconds=0.05, max_attempts=3))
 async def welcome(email: str, mailer: Annotated[Mailer, Depends(get_mailer)]) -> OutboxResponse:
-    """Welcome a user; the reminder is written if, and only if, this message is done with."""
+    """Welcome a user. The statement that deletes this message inserts the reminder."""
     await mailer.send(email, "welcome")
     return OutboxResponse(email, queue="reminders", activate_in=timedelta(days=3), timer_id=email)

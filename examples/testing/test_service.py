@@ -33,7 +33,7 @@ class FakeMailer(Mailer):
 
 @pytest.fixture
 def mailer() -> Iterator[FakeMailer]:
-    """Put a fake in the place of the mailer."""
+    """Replace the mailer by a fake."""
     fake = FakeMailer()
     broker.provider.override(get_mailer, lambda: fake)
     yield fake
@@ -51,7 +51,7 @@ async def test_a_reminder_is_due_in_three_days() -> None:
     test_broker = TestOutboxBroker(broker)
     async with test_broker:
         await register(fake_session(), "ada@example.org")
-        [reminder] = test_broker.fake_client.rows  # nobody subscribes to reminders here
+        [reminder] = test_broker.fake_client.rows  # no subscriber reads reminders here
     assert (reminder.queue, reminder.timer_id) == ("reminders", "ada@example.org")
     assert timedelta(days=2, hours=23) < reminder.next_attempt_at - datetime.now(UTC) <= timedelta(days=3)
 
@@ -112,7 +112,7 @@ async def test_the_service_on_a_real_database(pg_engine: AsyncEngine, mailer: Fa
             await register(session, "ada@example.org")
         await mailer.worked.wait()
         queues = ["welcome"]
-        while queues == ["welcome"]:  # its outcome is yet to be written
+        while queues == ["welcome"]:  # its outcome is not written yet
             async with AsyncSession(pg_engine) as session:
                 queues = [row.queue for row in await broker.fetch_unprocessed(session=session)]
     assert mailer.sent == ["ada@example.org: welcome"]

@@ -1,1 +1,1 @@
-"""`python -m examples.timers`: seats that are held for a while, and are free again unless they are paid."""
+"""`python -m examples.timers`: hold seats for a limited time, and free them unless they are paid."""

@@ -1,4 +1,4 @@
-"""The command: an evening at the box office, on a Postgres of its own."""
+"""The command: an evening at the box office, on its own Postgres."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from faststream_outbox.embedded import EmbeddedPostgres
 
 
 def clock() -> Callable[[str], None]:
-    """Make something that tells what happens, and when."""
+    """Return a function that prints an event and its time."""
     began = time.monotonic()
     return lambda text: print(f"{time.monotonic() - began:4.1f} s  {text}", flush=True)
 

@@ -1,4 +1,4 @@
-"""A theatre: seats are reserved, then paid for, or free again when their time is over."""
+"""A theatre: customers reserve seats and pay for them; a timer frees a seat that is not paid."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -40,7 +40,7 @@ class Theatre:
         self.broker.subscriber(EXPIRED)(self.free)
 
     async def reserve(self, seat_id: int, holder: str, hold: timedelta) -> None:
-        """Hold a seat for a while. Its timer is written with it."""
+        """Reserve a seat and publish its timer, in one transaction."""
         async with self.sessions() as session, session.begin():
             await self._change(session, seat_id, holder=holder)
             await self.broker.publish(
@@ -62,14 +62,14 @@ class Theatre:
         self._say(f"seat {seat_id} is held longer")
 
     async def pay(self, seat_id: int) -> None:
-        """Sell a seat, and take its timer back."""
+        """Sell a seat, and cancel its timer."""
         async with self.sessions() as session, session.begin():
             await self._change(session, seat_id, paid=True)
             cancelled = await self.broker.cancel_timer(queue=EXPIRED, timer_id=f"seat-{seat_id}", session=session)
         self._say(f"seat {seat_id} is paid" + ("" if cancelled else ", at the last moment"))
 
     async def free(self, seat_id: int) -> None:
-        """Free a seat whose time is over. It may have been paid when its timer was already on its way."""
+        """Free a seat whose time is over. The customer may have paid while its timer was being delivered."""
         async with self.sessions() as session, session.begin():
             unpaid = update(Seat).where(Seat.id == seat_id, Seat.paid.is_(False)).values(holder=None).returning(Seat.id)
             freed = (await session.execute(unpaid)).first()

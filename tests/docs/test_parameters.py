@@ -18,6 +18,7 @@ from faststream_outbox import (
     fastapi,
     make_dlq_table,
     make_inbox_table,
+    make_operations_tables,
     make_outbox_table,
     make_shards_table,
     outbox_autovacuum_ddl,
@@ -55,6 +56,7 @@ CALLED = [
     fastapi.OutboxRouter.subscriber,
     make_dlq_table,
     make_inbox_table,
+    make_operations_tables,
     make_outbox_table,
     make_shards_table,
     outbox_autovacuum_ddl,
@@ -67,8 +69,8 @@ def shown(called: Callable[..., Any]) -> str:
     return inspect.cleandoc(init or called.__doc__ or "")
 
 
-def described(called: Callable[..., Any]) -> list[str]:
-    arguments = re.search(r"^Args:\n((?:    .*\n|\n)+)", shown(called) + "\n", re.MULTILINE)
+def described(called: Callable[..., Any], section: str = "Args") -> list[str]:
+    arguments = re.search(rf"^{section}:\n((?:    .*\n|\n)+)", shown(called) + "\n", re.MULTILINE)
     return re.findall(r"^    (\w+):", arguments[1], re.MULTILINE) if arguments else []
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ QUOTE = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 QUOTES = QUOTE.findall((ROOT / "docs" / "troubleshooting.md").read_text())
 
 
+@cache
 def texts() -> str:
     """All string literals of the package, f-strings without what they format."""
     trees = (ast.parse(file.read_text()) for file in (ROOT / "faststream_outbox").rglob("*.py"))

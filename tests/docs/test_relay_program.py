@@ -9,7 +9,8 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from faststream_outbox.cli.commands import app
-from faststream_outbox.cli.settings import RelaySettings, keys_of
+from faststream_outbox.cli.relay.settings import RelaySettings
+from faststream_outbox.cli.settings import keys_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "relay-program.md").read_text()
 TOML = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from examples.demo import run
 from examples.demo.__main__ import main
-from examples.demo.check import CHECKS, TOLD_WRONG
+from examples.demo.check import CHECKS, WRONG_ANSWER
 from examples.demo.fates import Fate, deal_fates
 from examples.demo.order_check import ORDER_CHECKS
 from examples.demo.shop import Shop
@@ -116,7 +116,7 @@ def test_a_run_tells_what_happened_and_passes(temp_dir: Path) -> None:
     }
     assert {name: counts.get(name) for name in _DEALT} == _DEALT
     assert counts.keys() - _DEALT.keys() >= told
-    checks = [*CHECKS, *ORDER_CHECKS, TOLD_WRONG]
+    checks = [*CHECKS, *ORDER_CHECKS, WRONG_ANSWER]
     assert {name: counts.get(name) for name in checks} == dict.fromkeys(checks, 0)
     assert counts["Parcels packed again by that"] <= counts["Delivered again after the kill"]
     assert "seed 7\n" in output

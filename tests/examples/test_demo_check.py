@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from examples.demo.check import TOLD_WRONG
+from examples.demo.check import WRONG_ANSWER
 from examples.demo.figures import count_figures
 from faststream_outbox.embedded import Database
 from tests.examples.demo_tables import found_in, open_books, write
@@ -102,4 +102,4 @@ async def test_each_violation_is_found_and_named(
 async def test_a_customer_who_was_told_the_wrong_outcome_is_found(
     books: AsyncConnection, accepted: set[int], wrong: list[int]
 ) -> None:
-    assert await found_in(books, accepted) == {TOLD_WRONG: wrong}
+    assert await found_in(books, accepted) == {WRONG_ANSWER: wrong}

@@ -1,0 +1,1 @@
+"""A service as it is deployed: web, worker and relay apart, with the files of Docker, systemd and Kubernetes."""

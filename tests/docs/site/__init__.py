@@ -1,0 +1,1 @@
+"""The site that `make docs` builds: its links, its reference, its search, its diagrams."""
