@@ -16,9 +16,9 @@ CHECKED := tests/test_fake.py tests/test_integration.py tests/test_retry.py test
 PYTHONS ?= 3.12 3.13
 CORE := $(filter-out tests/faststream/% tests/subscriber/%,$(CHECKED)) tests/faststream tests/subscriber \
   tests/engine/test_pull.py tests/engine/test_shutdown.py tests/broker/test_handler_sessions.py \
-  tests/broker/test_returned_values.py tests/broker/test_stop_exceptions.py
+  tests/broker/test_returned_values.py tests/broker/test_stop_exceptions.py tests/django
 
-.PHONY: help demo check test versions lint bench peers plot docs soak soak-report clean
+.PHONY: help demo console check test versions lint bench peers plot docs screenshots dist soak soak-report clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -26,6 +26,9 @@ help:  ## this list
 
 demo: .venvs/demo/.ready  ## a FastStream app on a Postgres of its own: rollbacks, retries, timers, ordered keys, Kafka, a kill; checked
 	@.venvs/demo/bin/python -m examples.demo $(ARGS)
+
+console: .venvs/demo/.ready  ## the web console over a shop with a running load: customers, failures, a parked key, a relay (ARGS="--port 8010 --read-only")
+	@.venvs/demo/bin/python -m examples.console $(ARGS)
 
 check: .venvs/test/.ready  ## before each commit, in two minutes: ruff, what decides, the store on one driver and in memory, a broker
 	@.venvs/test/bin/ruff check .
@@ -62,14 +65,24 @@ peers: $(patsubst requirements/%.txt,.venvs/%/.ready,$(wildcard requirements/pee
 plot: .venvs/plot/.ready  ## the plots of the documentation, from what `make bench` wrote (ARGS="results.json")
 	@.venvs/plot/bin/python -m benchmarks.plots $(ARGS)
 
-docs: .venvs/docs/.ready  ## the documentation as a site in site/
-	@.venvs/docs/bin/mkdocs build --strict $(ARGS)
+# The variable silences what Material prints about its successor, which reads our mkdocs.yml too (but runs no hooks yet).
+docs: .venvs/docs/.ready  ## the documentation as a site in site/, to be opened from the disk: site/index.html
+	@NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict $(ARGS)
+
+screenshots: .venvs/test/.ready  ## the pictures of the console in the documentation, taken in Chromium
+	@.venvs/test/bin/python docs/_tools/screenshots.py
+
+# The wheel is built from the archive of the sources, as an installer would do it.
+dist: .venvs/dist/.ready  ## wheel and archive of the sources in dist/, checked for what a registry refuses
+	@rm -rf dist
+	@.venvs/dist/bin/python -m build --no-isolation --outdir dist . >/dev/null
+	@.venvs/dist/bin/twine check --strict dist/*
 
 soak: .venvs/test/.ready  ## random faults for as long as wanted (ARGS="--seconds 600 --seed 7"; of keys with "--order HashShards", of a relay with "--relay kafka", beside an older version with "--beside")
 	@.venvs/test/bin/python -m tests.soak $(ARGS)
 
-# Two hours by default; ARGS="--minutes 0.5 --relay-minutes 0.5" to see that it works.
-soak-report: .venvs/test/.ready  ## all soaks one after the other, written to docs/soak.md (ARGS="--minutes 15 --relay-minutes 5 --seed 7")
+# Two hours by default, or a part of it with --jobs; ARGS="--minutes 0.5 --relay-minutes 0.5" to see that it works.
+soak-report: .venvs/test/.ready  ## all soaks, written to docs/soak.md (ARGS="--minutes 15 --relay-minutes 5 --seed 7"; so many side by side with "--jobs 2")
 	@.venvs/test/bin/python -m tests.servers.kafka_jars || true
 	@.venvs/test/bin/python -m tests.soak_report $(ARGS)
 

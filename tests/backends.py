@@ -70,6 +70,14 @@ class Backend(ABC):
         async with self.transaction() as session:
             return await self.store.read(session)
 
+    async def make_suspects(self, *queues: str, limit: int) -> None:
+        """Claim rows, and lose them, twice: as two processes do that die one after the other."""
+        async with self.store.connect() as lane:
+            for _ in range(2):
+                await lane.recover(everywhere(*queues))
+                assert len((await self.claim(*queues, limit=limit, lease_seconds=1)).rows) == limit
+                await self.pass_time(2)
+
     async def claim(self, *queues: str, limit: int = 100, lease_seconds: float = 60.0) -> Claim:
         """Claim once, as a claimer does that has just started."""
         async with self.store.connect() as lane:

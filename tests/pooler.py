@@ -1,4 +1,4 @@
-"""A pgbouncer in transaction mode, on loopback, between a test and its database."""
+"""A pgbouncer on loopback between a test and its database."""
 
 import asyncio
 import os
@@ -28,10 +28,10 @@ class PgBouncer(Installable):
 
 
 @asynccontextmanager
-async def pooling(database: Database) -> AsyncIterator[int]:
+async def pooling(database: Database, *, mode: str = "transaction") -> AsyncIterator[int]:
     """Start one, and give its port."""
     port = free_port()
-    directory = await asyncio.to_thread(_configure, database, port)
+    directory = await asyncio.to_thread(_configure, database, port, mode)
     # It refuses to run as root.
     account: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     try:
@@ -41,7 +41,7 @@ async def pooling(database: Database) -> AsyncIterator[int]:
         await asyncio.to_thread(shutil.rmtree, directory)
 
 
-def _configure(database: Database, port: int) -> Path:
+def _configure(database: Database, port: int, mode: str) -> Path:
     address = make_url(database.dsn)
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
@@ -49,6 +49,6 @@ def _configure(database: Database, port: int) -> Path:
         f"[databases]\n{address.database} = host={address.host} port={address.port} user={address.username}"
         f" password={address.password}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n"
-        "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n"
+        f"pool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n"
     )
     return directory

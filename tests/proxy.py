@@ -19,6 +19,9 @@ class Proxy:
         self.poison: bytes | None = None
         # How often that happened.
         self.poisoned = 0
+        # How many bytes in a second reach the server, by all connections together; None for as many as there are.
+        self.rate: float | None = None
+        self._turn = asyncio.Lock()
         self.port = 0
 
     def freeze(self) -> None:
@@ -71,7 +74,7 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool = False
     ) -> None:
         last = b""
-        while data := await reader.read(65536):
+        while data := await reader.read(16384 if self.rate is not None else 65536):
             if to_server and self.poison is not None:
                 if self.poison in last + data:
                     self.poisoned += 1
@@ -82,14 +85,17 @@ class Proxy:
             await self._forwards.wait()
             writer.write(data)
             await writer.drain()
+            if to_server and self.rate is not None:
+                async with self._turn:
+                    await asyncio.sleep(len(data) / self.rate)
         await self._forwards.wait()  # an end is news too
 
 
 @asynccontextmanager
-async def proxying(url: str) -> AsyncIterator[Proxy]:
-    """Stand between whoever connects and the server of this address."""
-    proxy = Proxy(url)
-    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+async def proxying(url: str, port: int = 0, *, kind: type[Proxy] = Proxy) -> AsyncIterator[Proxy]:
+    """Pass connections on to the server of this address, from any free port or a given one."""
+    proxy = kind(url)
+    server = await asyncio.start_server(proxy._serve, "127.0.0.1", port)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

@@ -1,7 +1,9 @@
 """What the root of the package exports, and what importing it does not import."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ OPTIONAL = [
     "alembic",
     "asyncpg",
     "confluent_kafka",
+    "django",
     "fastapi",
     "nats",
     "prometheus_client",
@@ -46,3 +49,12 @@ def test_importing_the_root_imports_nothing_optional() -> None:
     command = [sys.executable, "-c", program, *OPTIONAL]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
+
+
+def test_nothing_unpickles() -> None:
+    files = list(Path(faststream_outbox.__file__).parent.rglob("*.py"))
+    assert len(files) > 100
+    unsafe = re.compile(
+        r"^\s*(?:import|from) (?:\w+, )*(?:pickle|cPickle|dill|marshal|shelve|jsonpickle)\b", re.MULTILINE
+    )
+    assert [file.name for file in files if unsafe.search(file.read_text())] == []

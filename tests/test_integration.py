@@ -16,7 +16,7 @@ from faststream_outbox.storage import Dead, NewRow, OutboxRow, Settled, Settleme
 from faststream_outbox.storage.postgres.lane import PostgresLane
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, publish, started
-from tests.waiting import until_empty
+from tests.waiting import until, until_empty
 
 FIRST = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAST = FIRST + timedelta(hours=1)
@@ -204,6 +204,8 @@ async def test_graceful_drain_end_to_end(postgres: PostgresBackend) -> None:
 
     async with started(broker):
         await publish(broker, postgres, *range(20))
-        await first.wait()  # claimed, all of them; the rest is what stopping waits for
+        await first.wait()
+        # What is claimed is what stopping waits for.
+        await until(postgres.rows, lambda rows: all(row.acquired_token is not None for row in rows))
     assert sorted(handled) == list(range(20))
     assert await postgres.rows() == []

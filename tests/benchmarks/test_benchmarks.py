@@ -17,6 +17,7 @@ from benchmarks.scenario import Bench, Scenario
 from benchmarks.scenarios import SCENARIOS
 from tests.servers.kafka import Kafka, KafkaElsewhere
 from tests.servers.plugin import need
+from tests.servers.redis import Redis
 
 
 def middle(value: Value) -> float:
@@ -32,6 +33,8 @@ def column(results: Iterable[Result], name: str) -> dict[str, float]:
 async def test_every_scenario_measures_something(bench: Bench, name: str, request: pytest.FixtureRequest) -> None:
     if name == "relay" and KafkaElsewhere.given() is None:
         need(Kafka, request)
+    if name == "memory":
+        need(Redis, request)
     results = await SCENARIOS[name].run(bench)
     assert results
     for result in results:

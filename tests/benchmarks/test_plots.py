@@ -2,8 +2,10 @@ import re
 
 from benchmarks.measure import Spread
 from benchmarks.peers.contestants import ROOT
-from benchmarks.plots.__main__ import PAGE, PLOTS
+from benchmarks.plots.__main__ import FIGURE, IMAGES, PAGE, PLOTS, README, with_words
+from benchmarks.plots.bars import PANELS, bars, described
 from benchmarks.plots.peers import style
+from benchmarks.plots.recorded import RECORD, recorded_tables
 from benchmarks.plots.style import lines_of
 from benchmarks.plots.tables import renewed
 from benchmarks.results import Result
@@ -52,3 +54,30 @@ def test_the_busiest_node_is_compared_with_the_mean() -> None:
     assert busiest([3.0, 1.0, 1.0, 1.0], shards=4, nodes=4) == 2
     # Three shards for one node, one for the other: as many as there are, whatever was hashed finer.
     assert busiest([1.0] * 8, shards=4, nodes=3) == 1.5
+
+
+def test_a_recorded_table_is_read() -> None:
+    page = (
+        "#### drains, quick\n\nA note.\n\n|  | msg/s | p50, ms |\n| --- | ---: | ---: |\n"
+        "| ours, best | 27,759 (27,651…31,529) | 2.20 |\n| bare | 5.00 |  |\n"
+    )
+    assert recorded_tables(page) == {
+        "drains, quick": {"ours, best": {"msg/s": 27759.0, "p50, ms": 2.2}, "bare": {"msg/s": 5.0}}
+    }
+
+
+def test_the_figure_of_the_readme_is_drawn_from_the_recorded_tables() -> None:
+    drawn = bars(recorded_tables((ROOT / RECORD).read_text()))
+    assert (ROOT / IMAGES / f"{FIGURE}.svg").read_text() == drawn
+    assert drawn.count('class="ours"') == len(PANELS)
+    assert drawn.count('class="peer"') == 3 * len(PANELS)
+
+
+def test_the_readme_has_the_numbers_of_its_figure_in_words() -> None:
+    tables = recorded_tables((ROOT / RECORD).read_text())
+    words = described(tables)
+    page = (ROOT / README).read_text()
+    assert f'alt="{words}"' in page
+    assert with_words(page, words) == page
+    assert with_words(page, "other words").replace("other words", words) == page
+    assert set(re.findall(r'class="n[^>]*>([\d.,]+)<', bars(tables))) <= set(re.findall(r"[\d,.]*\d", words))

@@ -79,8 +79,8 @@ async def test_a_suspect_waits_for_a_slow_handler_and_nobody_else_does(postgres:
         await until(lambda: seen)
         await publish(broker, postgres, 500, queue="elsewhere")
         await postgres.run(
-            "UPDATE outbox SET queue = 'q', acquired_token = gen_random_uuid(), lease_expires_at = now() "
-            "WHERE queue = 'elsewhere'"
+            "UPDATE outbox SET queue = 'q', acquired_token = gen_random_uuid(), lease_expires_at = now(), "
+            "deliveries_count = 2 WHERE queue = 'elsewhere'"
         )
         await asyncio.sleep(0.5)
         await publish(broker, postgres, *range(5))

@@ -15,7 +15,7 @@ from tests.broker.brokers import broker_on, publish, started
 from tests.waiting import until
 
 COUNTED = "outbox-counted"
-CONNECTIONS = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{COUNTED}'"
+CONNECTIONS = f"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '{COUNTED}%'"
 # Longer than a listener is content with having heard itself.
 WATCHED_SECONDS = 3.0
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox import ConstantRetry, NoRetry, OutboxBroker
+from faststream_outbox.annotations import OutboxSession
 from faststream_outbox.embedded import Database, EmbeddedPostgres
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on, publish, started
@@ -36,7 +37,7 @@ async def test_a_missing_table_is_told_and_may_yet_come(postgres: PostgresBacken
         assert record.getMessage().startswith('The outbox "outbox" cannot be read: ')
         await until(lambda: len(records.named("claim_failed")) > 1)
         for each in (record, *records.named("claim_failed")):  # the text says everything: no traceback behind it
-            assert "`await broker.validate_schema()` lists what is missing" in each.getMessage()
+            assert "`await broker.validate_schema()` (extra `validate`) lists what is missing" in each.getMessage()
             assert each.exc_info is None
         assert not await broker.ping()
         assert len(records.named("claim_failed")) < 20  # no tight loop
@@ -258,6 +259,41 @@ async def test_a_long_outage_burns_no_attempts() -> None:
             assert (await connection.execute(text("SELECT count(*) FROM outbox_dlq"))).scalar() == 0
         await engine.dispose()
     assert deliveries == [1]
+
+
+async def test_an_outage_in_the_middle_of_transactions_burns_no_attempts(driver: str) -> None:
+    """Some handlers have written when the server dies, and others begin while it is not there."""
+    async with EmbeddedPostgres(fast=True) as server:
+        engine = create_async_engine(server.url(driver), pool_size=10)
+        postgres = PostgresBackend(engine)
+        await postgres.create()
+        await postgres.run("CREATE TABLE effects (number int)")
+        broker, calls, gate = broker_on(postgres), list[int](), asyncio.Event()
+
+        @broker.subscriber("q", max_workers=2, retry_strategy=NoRetry(), **EAGER)
+        async def handle(number: int, session: OutboxSession) -> None:
+            calls.append(number)
+            await session.execute(text("INSERT INTO effects VALUES (:number)"), {"number": number})
+            await gate.wait()
+
+        await publish(broker, postgres, *range(10))
+        async with started(broker):
+            await until(lambda: len(calls) == 2)
+            await asyncio.to_thread(server.stop, "immediate")
+            gate.set()
+            await until(lambda: len(calls) > 2)
+            await asyncio.to_thread(server.start)
+            await until(lambda: is_empty(postgres))
+        assert await postgres.dead_letters() == []
+        assert await postgres.run("SELECT number FROM effects ORDER BY number") == [(number,) for number in range(10)]
+        await engine.dispose()
+
+
+async def is_empty(postgres: PostgresBackend) -> bool:
+    try:
+        return await postgres.rows() == []
+    except (DBAPIError, OSError):
+        return False
 
 
 async def publish_when_back(broker: OutboxBroker, postgres: PostgresBackend) -> None:

@@ -447,21 +447,63 @@ async def test_what_a_handler_leaves_behind_does_not_keep_the_connection(
     assert postgres.engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined] # a QueuePool has it
 
 
-async def test_a_connection_that_is_lost_is_a_failed_attempt(postgres: PostgresBackend) -> None:
-    broker, attempts = broker_on(postgres), list[int]()
+async def end_connection(session: OutboxSession, postgres: PostgresBackend) -> None:
+    pid = (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+    await postgres.run(f"SELECT pg_terminate_backend({pid})")
 
-    @broker.subscriber("q", retry_strategy=AT_ONCE)
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one", "batch"])
+@pytest.mark.parametrize("when", ["in the handler", "before the commit"])
+async def test_a_connection_that_is_lost_is_no_failed_attempt(
+    postgres: PostgresBackend, when: str, *, batch: bool
+) -> None:
+    broker, calls = broker_on(postgres), list[Any]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry(), batch=batch)
+    async def handle(numbers: Any, session: OutboxSession) -> None:
+        calls.append(numbers)
+        for number in numbers if batch else [numbers]:
+            await write(session, number)
+        if len(calls) == 1:
+            await end_connection(session, postgres)
+            if when == "in the handler":
+                await session.execute(text("SELECT 1"))
+
+    await publish(broker, postgres, *([1, 2] if batch else [1]))
+    async with started(broker):
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []
+    assert (sorted(await effects(postgres)), len(calls)) == ([1, 2] if batch else [1], 2)
+
+
+async def test_a_message_that_always_loses_its_connection_is_given_up(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
     async def handle(number: int, session: OutboxSession) -> None:
-        await write(session, number)
-        attempts.append(number)
-        if len(attempts) == 1:
-            pid = (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
-            await postgres.run(f"SELECT pg_terminate_backend({pid})")
+        calls.append(number)
+        await end_connection(session, postgres)
 
     await publish(broker, postgres, 1)
     async with started(broker):
-        await until_empty(postgres)
-    assert (await effects(postgres), attempts) == ([1], [1, 1])
+        await until(postgres.dead_letters)
+    [dead] = await postgres.dead_letters()
+    assert (len(calls), dead.attempts_count, dead.failure_reason) == (4, 1, "retry_terminal")
+
+
+async def test_another_service_that_refuses_connections_is_a_failed_attempt(postgres: PostgresBackend) -> None:
+    broker, calls = broker_on(postgres), list[int]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def handle(number: int, session: OutboxSession) -> None:
+        await write(session, number)
+        calls.append(number)
+        raise ConnectionRefusedError
+
+    await publish(broker, postgres, 1)
+    async with started(broker):
+        await until(postgres.dead_letters)
+    assert calls == [1]
 
 
 async def test_renewals_do_not_disturb_it(postgres: PostgresBackend) -> None:

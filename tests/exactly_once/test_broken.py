@@ -9,6 +9,8 @@ from tests.exactly_once.run import SEED, Run, open_bank
 
 # A signal has to come at the right moment, and most do not; more than enough for one that does.
 MOST_SIGNALS = 100
+# What is broken, and the share of signals that pause a worker instead of killing it.
+VARIANTS = {"apart": 0.0, "unfenced": 1.0}
 
 
 async def moved_twice(bank: Run) -> bool:
@@ -16,7 +18,7 @@ async def moved_twice(bank: Run) -> bool:
     return any("several" in name for name in await bank.tables.violations())
 
 
-@pytest.mark.parametrize(("variant", "stop_share"), [("apart", 0.0), ("unfenced", 1.0)])
+@pytest.mark.parametrize(("variant", "stop_share"), VARIANTS.items())
 async def test_what_is_broken_is_found(
     outbox_postgres: Database, tmp_path: Path, variant: str, stop_share: float
 ) -> None:

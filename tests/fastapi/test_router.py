@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from faststream_outbox._installation import needs_extra
 from tests.fastapi.applications import router_in, serving
 from tests.faststream.environments import PostgresEnvironment, Received
 
@@ -142,7 +143,7 @@ async def test_trying_out_from_the_document_is_refused_and_harms_nothing(
 def test_without_fastapi_the_import_says_what_to_install() -> None:
     script = "import sys; sys.modules['fastapi'] = None; import faststream_outbox.fastapi"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert result.stderr.strip().endswith("ImportError: This needs FastAPI: pip install 'faststream-outbox[fastapi]'")
+    assert result.stderr.strip().endswith(f"ImportError: {needs_extra('faststream_outbox.fastapi', 'fastapi')}")
 
 
 def test_the_import_warns_of_nothing() -> None:

@@ -19,7 +19,7 @@ from faststream_outbox.storage import (
 )
 from faststream_outbox.storage.ordering import RunClaim
 from tests.soak.encoding import claimed_row, uid, verb_of
-from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, HistoryWriter, Verb
+from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, HistoryWriter, Sure, Verb
 
 # What is asked for the rows that one lease covers.
 _Question = dict[Lease, list[Ask]]
@@ -46,6 +46,21 @@ class Recorder:
         """Say what is asked for the rows that a lease covers: for some of them, and for the rest."""
         covered = self._covered[lease]
         return [Ask(name, lease.token.hex, *verbs.get(row_id, rest)) for row_id, name in covered.items()]
+
+    def asks_of(self, settlement: Settlement) -> list[Ask]:
+        """Say what is asked by a settlement: it gives back the rest, or passes the lease to it."""
+        asks = self.asks(settlement.lease, _verbs(settlement), ("release", 0.0))
+        if settlement.next_head is None:
+            return asks
+        return [ask for ask in asks if ask.verb != "release"]
+
+    def passed(self, settlements: Iterable[Settlement]) -> None:
+        """Note which rows leases cover that were passed on."""
+        for each in settlements:
+            if each.next_head is not None:
+                covered, done = self._covered[each.lease], _verbs(each)
+                rest = {row_id: name for row_id, name in covered.items() if row_id not in done}
+                self._covered[Lease(each.next_head, each.lease.token)] = rest
 
     def asked(self, question: _Question) -> str:
         """Tell what is asked."""
@@ -112,14 +127,16 @@ class RecordedLane:
     async def settle(self, settlements: Iterable[Settlement]) -> Any:
         """Write outcomes."""
         settlements = list(settlements)
-        question = {each.lease: self._recorder.asks(each.lease, _verbs(each), ("release", 0.0)) for each in settlements}
+        question = {each.lease: self._recorder.asks_of(each) for each in settlements}
         call = self._recorder.asked(question)
         try:
             settled = await self._lane.settle(settlements)
         except SettleInterruptedError as error:
             self._recorder.answered(call, question, error.settled.held, complete=False)
+            self._recorder.passed(each for each in settlements if each.lease in error.settled.held)
             raise
         self._recorder.answered(call, question, settled.held)
+        self._recorder.passed(each for each in settlements if each.lease in settled.held)
         for lease, failure in settled.failed.items():
             self._recorder.history.write(Crashed, f"{lease} could not be settled: {failure!r}")
         return settled
@@ -156,6 +173,14 @@ def record(store: PostgresStore, history: HistoryWriter) -> None:
         recorded.recorder = recorder
         return recorded
 
+    own = store.nodes.own
+    confirm = own._confirm
+
+    def confirm_and_record(at: float) -> None:
+        confirm(at)
+        history.write(Sure, f"{own.id:012x}", own.sure_until, own._owned_since)
+
+    own._confirm = confirm_and_record  # type: ignore[method-assign] # as below
     store.lane = lane  # type: ignore[method-assign] # the broker has made its store already
     store.share_transaction = share_transaction  # type: ignore[method-assign] # same
 

@@ -43,14 +43,22 @@ class Key:
         # From when on each row may have been settled for good; then the same of all rows before it.
         self._over = [min((o.asked for _, o in history.possible(*FINAL)), default=math.inf) for history in self.rows]
         self._all_over = [-math.inf, *accumulate(self._over, max)]
+        # Those that came back from the dead letters, with their numbers.
+        self.replayed = [(number, history) for number, history in enumerate(rows) if history.returns]
 
     def open_before(self, number: int, t: float) -> Iterator[RowHistory]:
-        """The rows before one of them that surely were not settled for good at a time."""
+        """The rows before one of them that surely were not settled for good up to a time."""
         for before in range(number - 1, -1, -1):
             if self._all_over[before + 1] <= t:
                 return
             if self._over[before] > t:
                 yield self.rows[before]
+
+    def back_before(self, number: int, since: float, until: float) -> Iterator[RowHistory]:
+        """The rows before one of them that were settled for good, and surely were back for all of some time."""
+        for before, history in self.replayed:
+            if before < number and self._over[before] <= until and history.surely_open(since, until):
+                yield history
 
 
 class Finding(NamedTuple):
@@ -97,6 +105,7 @@ class KeyChecker:
             ("order", self.handed_out),
             ("order", self.started),
             ("exclusion", self.exclusion),
+            ("exclusion", self.replayed),
             ("zombie", self.zombie),
         )
         for key in self._keys:
@@ -120,7 +129,8 @@ class KeyChecker:
         """Whoever gets a row gets all before it that are not settled for good."""
         for number, history in enumerate(key.rows):
             for hold in history.holds:
-                for other in key.open_before(number, hold.received):
+                back = key.back_before(number, hold.asked, hold.received)
+                for other in (*key.open_before(number, hold.received), *back):
                     if _under(other, hold.row.token) is None:
                         text = f"row {history.row_id} was handed out as {hold.row.token[:8]} without row {other.row_id}"
                         yield Finding(history, f"{text}, which was not settled")
@@ -134,6 +144,13 @@ class KeyChecker:
                     if same is None or not any(end <= t for end in same.ended_well):
                         text = f"row {history.row_id} was started by {hold.row.token[:8]} at {t:.3f}"
                         yield Finding(history, f"{text}, before row {other.row_id} was handled")
+                # Who has lost the key may not know that a row came back.
+                lost = t >= hold.free_from - self._slack
+                for other in () if lost else key.back_before(number, t, t):
+                    same = _under(other, hold.row.token)
+                    if same is None or not any(_last_return(other, t) <= end <= t for end in same.ended_well):
+                        text = f"row {history.row_id} was started by {hold.row.token[:8]} at {t:.3f}"
+                        yield Finding(history, f"{text}, after row {other.row_id} was back and before it was handled")
 
     def exclusion(self, key: Key) -> Iterator[Finding]:
         """One at a time has rows of a key, whichever rows they are."""
@@ -144,6 +161,19 @@ class KeyChecker:
                 if other.received < hold.free_from - self._slack:
                     yield Finding(hold.rows[0][0], f"{_span(hold)}, while {_span(other)}")
             earlier.append(hold)
+
+    def replayed(self, key: Key) -> Iterator[Finding]:
+        """No row comes back from the dead letters while somebody has the key."""
+        for _, back in key.replayed:
+            for each in back.returns:
+                if each.answered is None:
+                    continue
+                for history in key.rows:
+                    for hold in history.holds:
+                        if hold.received <= each.asked and each.answered < hold.free_from - self._slack:
+                            had = f"while {hold.row.token[:8]} had row {history.row_id} until {hold.free_from:.3f}"
+                            text = f"row {back.row_id} was replayed at {each.asked:.3f}-{each.answered:.3f}"
+                            yield Finding(back, f"{text}, {had}")
 
     def zombie(self, key: Key) -> Iterator[Finding]:
         """Who lost the key changes none of its rows any more."""
@@ -165,9 +195,12 @@ def check_keys(histories: RowHistories, final: FinalState, slack: float = CLOCK_
     return list(KeyChecker(gather_keys(histories, final), slack).violations())
 
 
-def check_with_keys(histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK) -> list[Violation]:
+def check_with_keys(
+    histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK, start_slack: float = math.inf
+) -> list[Violation]:
     """Return every violation that the history proves, of rows and of keys."""
-    return [*check(histories, final, slack=slack), *check_keys(histories, final, slack)]
+    of_rows = check(histories, final, slack=slack, recovers=True, start_slack=start_slack)
+    return [*of_rows, *check_keys(histories, final, slack)]
 
 
 def _starts(history: RowHistory) -> list[tuple[Hold, float]]:
@@ -177,6 +210,11 @@ def _starts(history: RowHistory) -> list[tuple[Hold, float]]:
 def _under(history: RowHistory, token: str) -> Hold | None:
     """The claim of a row under some token."""
     return next((hold for hold in history.holds if hold.row.token == token), None)
+
+
+def _last_return(history: RowHistory, t: float) -> float:
+    """When the last replay was asked for that had surely put a row back."""
+    return max(each.asked for each in history.returns if each.answered is not None and each.answered <= t)
 
 
 def _span(hold: KeyHold) -> str:

@@ -1,7 +1,8 @@
 """What an ordered round is made of: the strategy, the keys, and what is spoiled in a variant."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -12,12 +13,14 @@ from faststream_outbox.storage.ordering import Ordering
 from tests.order.rules import check_with_keys
 from tests.soak.checker import FinalState, Violation
 from tests.soak.row_histories import RowHistories
-from tests.soak.settings import DLQ, OUTBOX, SHARDS, Settings
+from tests.soak.settings import DLQ, OUTBOX, SHARDS, FaultRates, Settings
 
 if TYPE_CHECKING:
     from tests.soak.process import SoakProcess
 
 QUEUE: Final = "orders"
+# On a machine that has other things to do, and far less than a process is isolated.
+START_SLACK: Final = 2.0
 ORDERINGS: Final[Mapping[str, Ordering]] = {
     "HeadLease": HeadLease(),
     "AdvisoryLocks": AdvisoryLocks(),
@@ -69,15 +72,19 @@ class OrderSettings(Settings):
     blocks: float = 0.4
     # The share of handlers that fail; a fifth of them for good.
     fails: float = 0.04
+    # How often each producer replays what is dead, in seconds; 0 if never.
+    replay_every: float = 0.0
     # The handlers that processes have, by turns.
     handlers: tuple[str, ...] = ("one", "many", "one_with_session", "many_with_session")
+    # How long after its start a handler's first line may be written; infinity where starts are not checked.
+    start_slack: float = math.inf
     spoil: Spoil = nothing
     worker: "Callable[[Settings, str], SoakProcess]" = make_worker
     producer: "Callable[[Settings, str], SoakProcess]" = make_producer
 
     def check(self, histories: RowHistories, final: FinalState, slack: float) -> list[Violation]:
         """Check rows, and keys."""
-        return check_with_keys(histories, final, slack)
+        return check_with_keys(histories, final, slack, self.start_slack)
 
     def broker(self, engine: AsyncEngine, **options: Any) -> OutboxBroker:
         """Make a broker with what is to be spoiled spoiled."""
@@ -91,3 +98,22 @@ class OrderSettings(Settings):
         """The strategy of a process."""
         orderings = list(ORDERINGS.values())
         return orderings[number % len(orderings)] if self.strategy == MIXED else ORDERINGS[self.strategy]
+
+
+def with_long_leases(settings: OrderSettings, seconds: float) -> OrderSettings:
+    """Return a round in which rows of dead processes must be recovered long before their leases end.
+
+    Processes are killed, and lose the connection that holds their lock. No handler outlasts a lease, and none waits for
+    a session before its first line. A row that was claimed without a lock, or by a claim whose answer was lost, waits
+    for its lease: so the table may take as long to be emptied.
+    """
+    faults = FaultRates(every_seconds=1.0, kill=4, terminate=3, pause=0, restart=settings.faults.restart, isolate=2)
+    return replace(
+        settings,
+        lease_seconds=seconds,
+        slow=0.0,
+        handlers=("one", "many"),
+        start_slack=START_SLACK,
+        faults=faults,
+        drain_seconds=1.5 * seconds,
+    )

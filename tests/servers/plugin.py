@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.pooler import PgBouncer
+from tests.servers.chromium import Chromium
 from tests.servers.kafka import Kafka, KafkaCluster, KafkaElsewhere
 from tests.servers.kafka_mock import KafkaMock
 from tests.servers.nats import Nats
@@ -16,7 +17,7 @@ from tests.servers.redis import Redis
 from tests.servers.server import Installable, Server
 
 SERVERS: tuple[type[Server], ...] = (Kafka, KafkaMock, Nats, RabbitMQ, Redis)
-_ALL: tuple[type[Installable], ...] = (*SERVERS, PgBouncer)
+_ALL: tuple[type[Installable], ...] = (*SERVERS, Chromium, PgBouncer)
 _KNOWN = {kind.name: kind for kind in _ALL}
 _LACKED = "lacked"
 _S = TypeVar("_S", bound=Server)
@@ -97,6 +98,13 @@ async def rabbitmq_server(servers: Servers, request: pytest.FixtureRequest) -> R
 @pytest.fixture
 async def redis_server(servers: Servers, request: pytest.FixtureRequest) -> Redis:
     return await servers.up(Redis, request)
+
+
+@pytest.fixture
+def chromium(request: pytest.FixtureRequest) -> str:
+    """The path of a real browser."""
+    need(Chromium, request)
+    return str(Chromium.path())
 
 
 @pytest.fixture

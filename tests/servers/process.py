@@ -9,10 +9,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 _PR_SET_PDEATHSIG = 1
+_PORTS: Final = range(10_240, 32_000)
+# More than one process of the tests ever needs at once; there are shares for 64 processes.
+_SHARE: Final = 340
+_given: set[int] = set()
+_holders: list[socket.socket] = []
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -89,16 +95,41 @@ class Process:
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on, below those that clients get: nobody takes it while its server is down."""
-    for _ in range(1000):
-        port = random.randint(10_240, 32_000)
+    """Return a port of this process that nobody listens on, not given before, below those that clients get.
+
+    Another process of these tests never gets it, not even while its server is down.
+    """
+    share = _share_of_ports()
+    if not set(share) - _given:
+        _given.clear()
+    for _ in range(10_000):
+        port = random.choice(share)
         with socket.socket() as free:
+            if port in _given:
+                continue
             try:
                 free.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        _given.add(port)
         return port
     raise RuntimeError("no port is free on 127.0.0.1")
+
+
+@cache
+def _share_of_ports() -> range:
+    """Take a share that no other process has; a socket's name in Linux's abstract namespace holds it for our life."""
+    if sys.platform == "linux":
+        for number in range(len(_PORTS) // _SHARE):
+            holder = socket.socket(socket.AF_UNIX)
+            try:
+                holder.bind(f"\0faststream-outbox-tests-ports-{number}")
+            except OSError:
+                holder.close()
+                continue
+            _holders.append(holder)
+            return _PORTS[number * _SHARE : (number + 1) * _SHARE]
+    return _PORTS
 
 
 async def accepts(port: int) -> bool:

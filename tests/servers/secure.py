@@ -73,9 +73,9 @@ class Secure(Server):
     async def bodies(self, destination: str) -> list[bytes]:
         """Return what has arrived."""
 
+    @abstractmethod
     async def change_password(self, password: str) -> None:
         """Accept another password, and close the connections that were opened with the old one."""
-        raise NotImplementedError
 
 
 class SecureRedis(Secure, Redis):
@@ -215,7 +215,7 @@ class SecureKafka(Secure, Kafka):
 
     def _settings(self) -> dict[str, object]:
         listeners = f"PLAINTEXT://127.0.0.1:{self._open_port},SASL_SSL://127.0.0.1:{self.port}"
-        controller = f"CONTROLLER://127.0.0.1:{self._controller_port}"
+        controller = f"CONTROLLER://127.0.0.1:{self.controller_port}"
         login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{self.password}";'
         server = self.directory / "both.pem"
         server.write_text((self.directory / "server.key").read_text() + (self.directory / "server.pem").read_text())
@@ -249,3 +249,10 @@ class SecureKafka(Secure, Kafka):
             return found
         finally:
             await consumer.stop()
+
+    async def change_password(self, password: str) -> None:
+        """Start again with it: Kafka has these passwords from its settings."""
+        self.password = password
+        self.configure()
+        await self.stop()
+        await self.start()

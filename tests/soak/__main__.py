@@ -13,7 +13,7 @@ from typing import Final
 from rich.console import Console
 
 from faststream_outbox.embedded import Database
-from tests.order.settings import MIXED, STRATEGIES, OrderSettings
+from tests.order.settings import MIXED, STRATEGIES, OrderSettings, with_long_leases
 from tests.relay.faults.round import relay_rounds
 from tests.relay.faults.settings import ENDPOINTS, RelayRoundSettings
 from tests.soak.database import own_database
@@ -21,7 +21,7 @@ from tests.soak.report import Display, show_results
 from tests.soak.round import Result, run_round
 from tests.soak.settings import FaultRates, Settings
 from tests.upgrade.older import VERSIONS, older_version
-from tests.upgrade.settings import UpgradeRound, UpgradeSettings
+from tests.upgrade.settings import RelayUpgradeRound, RelayUpgradeSettings, UpgradeRound, UpgradeSettings
 
 PASSED, BROKEN, INTERRUPTED = 0, 1, 130
 # A round is checked as a whole, in memory, after its table was drained: long enough for faults to meet, short enough to
@@ -48,12 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def soak(arguments: Sequence[str] | None, console: Console, results: list[Result]) -> None:
     """Run the soak that a command line asks for, and add the result of each round."""
     options = _parser().parse_args(arguments)
+    if options.beside is not None:
+        options.order = options.order or MIXED
     what = "rows without a key" if options.order is None else f"keys in order, {options.order}"
     if options.relay is not None:
         what = f"relays to {options.relay}, {options.order or 'any strategy'}"
     if options.beside is not None:
-        options.order = options.order or MIXED
-        what = f"beside the version {options.beside[:7]}, {options.order}"
+        what += f", beside the version {options.beside[:7]}"
     console.print(
         f"seed {options.seed}: {what}, {options.seconds:.0f} s, {options.processes} processes, {options.driver}. "
         "The seed decides what is tried; when it happens is up to the machine.",
@@ -63,9 +64,9 @@ def soak(arguments: Sequence[str] | None, console: Console, results: list[Result
         run: Callable[..., Result] = run_round
         if options.relay is not None:
             run = stack.enter_context(relay_rounds(options.relay))
-        elif options.beside is not None:
-            run = partial(run_round, make=UpgradeRound)
+        if options.beside is not None:
             options.older = stack.enter_context(older_version(options.beside))
+            run = partial(run, make=UpgradeRound if options.relay is None else RelayUpgradeRound)
         database, restart = stack.enter_context(own_database(options.dsn))
         display = stack.enter_context(Display(console, options.seconds))
         _run_rounds(options, database, partial(run, restart=restart, progress=display.show), display, results)
@@ -93,6 +94,10 @@ def _settings(options: argparse.Namespace, database: Database, seed: int) -> Set
     producers = max(1, options.processes // 3)
     processes = {"workers": max(1, options.processes - producers), "producers": producers}
     url = database.url(options.driver)
+    if options.relay is not None and options.beside is not None:
+        return RelayUpgradeSettings(
+            url, Path(), seed, until=0.0, to=options.relay, strategy=options.order, older=options.older, **processes
+        )
     if options.relay is not None:
         strategy = options.order or random.Random(seed).choice(STRATEGIES)
         return RelayRoundSettings(url, Path(), seed, until=0.0, to=options.relay, strategy=strategy, **processes)
@@ -102,7 +107,10 @@ def _settings(options: argparse.Namespace, database: Database, seed: int) -> Set
         )
     if options.order is None:
         return Settings(url, Path(), seed, until=0.0, faults=faults, **processes)
-    return OrderSettings(url, Path(), seed, until=0.0, faults=faults, strategy=options.order, **processes)
+    settings = OrderSettings(
+        url, Path(), seed, until=0.0, faults=faults, strategy=options.order, fails=0.1, replay_every=0.5, **processes
+    )
+    return settings if options.lease is None else with_long_leases(settings, options.lease)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without --order, claimers and settlers of rows without a key are driven one operation at a time. With "
         "it, whole brokers handle messages with and without keys, and the order of each key is checked as well: one at "
         "a time has it, nothing is handed out or handled before what precedes it, and who lost it changes nothing. "
+        "Dead letters are replayed meanwhile, and come before what waits of their keys. "
         "With --relay they send them to a server, and the messages on it and their order are checked in the end.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="how long (default: 60)")
@@ -143,7 +152,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=list(VERSIONS.values())[-1],
         metavar="COMMIT",
-        help="let processes of an older version work on the same tables (default: of the last one that is tested)",
+        help="let processes of an older version work on the same tables, relays too with --relay (default: of the last "
+        "one that is tested)",
+    )
+    parser.add_argument(
+        "--lease",
+        type=float,
+        metavar="N",
+        help="with --order: leases of so many seconds, which only a recovery ends in time; at least 30",
     )
     parser.add_argument("--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="default: asyncpg")
     return parser

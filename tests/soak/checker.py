@@ -5,12 +5,14 @@ known to have happened happened somewhere between its sending and its answer. So
 whenever its processes die, and a broken one is found when the times leave no excuse.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise
 from typing import Final, Literal
 
+from faststream_outbox.storage.nodes import GRACE
 from tests.soak.row_histories import FINAL, Hold, RowHistories, RowHistory
 
 Kind = Literal[
@@ -36,6 +38,8 @@ Kind = Literal[
 # The database's clock is steered while the monotonic one of the processes is not: they may part by that much in the
 # seconds of a lease. More than it takes by far, and far less than a lease.
 CLOCK_SLACK: Final = 0.02
+# How many claims without an end make a row a suspect.
+MAKES_SUSPECT: Final = 2
 
 
 # Of one rule: the claims of a row that everybody claims would fill pages.
@@ -73,8 +77,21 @@ class FinalState:
 class Checker:
     """The rules, over one history."""
 
-    def __init__(self, histories: RowHistories, final: FinalState, slack: float = CLOCK_SLACK) -> None:
+    def __init__(
+        self,
+        histories: RowHistories,
+        final: FinalState,
+        slack: float = CLOCK_SLACK,
+        *,
+        recovers: bool = False,
+        start_slack: float = math.inf,
+    ) -> None:
         self._lives = histories
+        # How long it may take from the decision to start a handler to its first line: without a limit if the handler
+        # waits for a session before, or its process may be paused.
+        self._start_slack = start_slack
+        # Whether rows are freed whose lease is over for the first time.
+        self._recovers = recovers
         self._outbox = _by_uid(final.outbox)
         self._dead = _by_uid(final.dead)
         self._slack = slack
@@ -87,6 +104,7 @@ class Checker:
             ("cancelled", self.cancelled),
             ("double effect", self.double_effect),
             ("exclusion", self.exclusion),
+            ("exclusion", self.unsure),
             ("zombie", self.zombie),
             ("suspect", self.suspect),
             ("deliveries", self.deliveries),
@@ -124,7 +142,7 @@ class Checker:
         if any(cancel.tx.committing is not None for cancel in history.cancels):
             return
         acks = history.possible("ack")
-        if history.done("dead") or (not acks and history.possible("dead")):
+        if len(history.done("dead")) > len(history.returns) or (not acks and history.possible("dead")):
             yield "dead-lettered, and not in the dead-letter table"
         elif not acks:
             yield "committed and gone, and nobody settled it"
@@ -166,21 +184,22 @@ class Checker:
                     yield "settled after its cancel was committed"
 
     def double_effect(self, history: RowHistory) -> Iterator[str]:
-        """A row is settled for good once; a lease ends once; what is gone does not come back."""
+        """A row is settled for good once, and once more for each replay; what is gone does not come back otherwise."""
         finals = history.done(*FINAL)
-        if len(finals) > 1:
+        if len(finals) > 1 + len(history.returns):
             yield "settled for good by " + " and by ".join(f"{o.verb} of {h.row.token[:8]}" for h, o in finals)
         for hold in history.holds:
             ends = [o for o in hold.done() if o.ends]
             if len(ends) > 1:
                 yield f"one lease ended by {' and by '.join(o.verb for o in ends)}, each answered as held"
         for _, final in finals:
-            if final.answered is not None and any(hold.asked >= final.answered for hold in history.holds):
+            later = [hold for hold in history.holds if final.answered is not None and hold.asked >= final.answered]
+            if any(not history.returned(final.asked, hold.received) for hold in later):
                 yield f"claimed again after its {final.verb} was answered"
         dead, waiting = len(self._dead.get(history.uid, ())), len(self._outbox.get(history.uid, ()))
         if dead + waiting > 1:
             yield f"{waiting} times in the outbox and {dead} times in the dead-letter table"
-        if finals and waiting:
+        if finals and waiting and not history.returned(finals[-1][1].asked, math.inf):
             yield f"its {finals[0][1].verb} was answered, and it is still in the outbox"
 
     def exclusion(self, history: RowHistory) -> Iterator[str]:
@@ -191,6 +210,13 @@ class Checker:
                     f"claimed twice: {_span(one)} and {_span(other)}, and neither had ended when the other began "
                     f"(the free times: {one.free_from:.3f}, {other.free_from:.3f})"
                 )
+
+    def unsure(self, history: RowHistory) -> Iterator[str]:
+        """A handler starts only while its node has seen its lock lately."""
+        for hold in history.holds:
+            for t in hold.started:
+                if not hold.was_sure(t, self._start_slack):
+                    yield f"started under {hold.row.token[:8]} at {t:.3f}, when its node had not seen its lock for long"
 
     def zombie(self, history: RowHistory) -> Iterator[str]:
         """Who lost the row, or gave it up, changes it no more."""
@@ -217,17 +243,26 @@ class Checker:
         for former, later in self._pairs(history):
             if not later.suspect:
                 freed = any(o.verb == "retry" or not former.suspect for o in former.possible("retry", "release"))
-                if not freed:
+                if not freed and not (self._recovers and self._came_back_once(history, former)):
                     yield f"its lease {former.row.token[:8]} ran out, and it was claimed among others"
                 continue
             lost = self._lost_between(former.asked, later)
             freed = any(o.verb == "retry" or not former.suspect for o in former.done("retry", "release"))
             if freed and not lost:
                 yield f"free after {former.row.token[:8]}, and claimed as a suspect"
-            ended = any(former.possible("retry", "release"))
+            # Others may take the row when its holder asked for that, or when the holder's node seems dead.
+            ended = any(former.possible("retry", "release")) or former.sure_until <= later.received
             if not ended and later.row.acquired_epoch < former.row.lease_epoch:
                 early = former.row.lease_epoch - later.row.acquired_epoch
                 yield f"claimed as a suspect {early:.3f} s before its lease was over by the database's clock"
+
+    @staticmethod
+    def _came_back_once(history: RowHistory, last: Hold) -> bool:
+        """Whether at most one claim up to this one had no end, so that the row was freed and is no suspect."""
+        until = history.holds[: history.holds.index(last) + 1]
+        back = max((each.asked for each in history.returns if each.asked <= last.received), default=-math.inf)
+        until = [hold for hold in until if hold.received >= back]
+        return sum(not any(hold.possible("retry", "release")) for hold in until) < MAKES_SUSPECT
 
     def deliveries(self, history: RowHistory) -> Iterator[str]:
         """Each claim counts one, each release takes one back."""
@@ -282,6 +317,7 @@ class Checker:
             if (
                 self._sure(former, later)
                 and not self._sure(later, former)
+                and not history.returned(former.asked, later.received)
                 and all(self._sure(other, former) for other in before)
                 and all(self._sure(later, other) for other in after)
             ):
@@ -290,18 +326,28 @@ class Checker:
     def _lost_between(self, since: float, later: Hold) -> int:
         """How many claims nobody heard of may have had the row before this one.
 
-        Each made the row a suspect, and had it for a whole lease.
+        Each made the row a suspect, and had it for a whole lease. Where rows are recovered, it made the row free maybe,
+        and had it until its node was dead.
         """
-        lost = [claim for claim in self._lives.lost_claims if claim.asked < later.received] if later.suspect else []
-        if not lost:
+        lost = [claim for claim in self._lives.lost_claims if claim.asked < later.received]
+        if not lost or not (later.suspect or self._recovers):
             return 0
         shortest = min(claim.lease_seconds for claim in lost)
+        if self._recovers:
+            shortest = min(shortest, GRACE)
         return min(len(lost), int((later.received - since + self._slack) / shortest))
 
 
-def check(histories: RowHistories, final: FinalState, *, slack: float = CLOCK_SLACK) -> list[Violation]:
+def check(
+    histories: RowHistories,
+    final: FinalState,
+    *,
+    slack: float = CLOCK_SLACK,
+    recovers: bool = False,
+    start_slack: float = math.inf,
+) -> list[Violation]:
     """Return every violation that the history proves."""
-    return list(Checker(histories, final, slack).violations())
+    return list(Checker(histories, final, slack, recovers=recovers, start_slack=start_slack).violations())
 
 
 def _outside(count: int, lowest: int, highest: int, what: str) -> Iterator[str]:

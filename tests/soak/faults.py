@@ -13,6 +13,10 @@ from tests.soak.settings import Settings
 
 _BACKENDS = """SELECT pid FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY pid"""
+# Nodes whose lock is missing for 5 seconds are dead for others; a node must stop starting handlers before that.
+_ISOLATED_SECONDS = 9.0
+_LISTENING = "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'faststream-outbox %'"
+_CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = ANY (%s::text[])"
 
 
 class Faults:
@@ -28,6 +32,8 @@ class Faults:
         self._restart = restart
         self._rng = random.Random(f"{settings.seed}/faults")
         self._paused: dict[str, tuple[Member, float]] = {}
+        # Until when each listening connection is cut, by the name that it shows.
+        self._isolated: dict[str, float] = {}
         self._deck: list[Callable[[], None]] = []
         self._next = self._when()
 
@@ -37,6 +43,7 @@ class Faults:
         for member, until in list(self._paused.values()):
             if now >= until:
                 self._resume(member)
+        self._cut(now)
         if now >= self._next:
             self._strike()
             self._next = self._when()
@@ -65,7 +72,7 @@ class Faults:
         rates = self._settings.faults
         restarts = rates.restart if self._restart is not None else 0
         cards = [self._kill] * rates.kill + [self._terminate] * rates.terminate + [self._pause] * rates.pause
-        return cards + [self._crash] * restarts
+        return cards + [self._crash] * restarts + [self._isolate] * rates.isolate
 
     def _kill(self) -> None:
         member = self._rng.choice(self._processes.members)
@@ -97,6 +104,20 @@ class Faults:
             connection.execute("SELECT pg_terminate_backend(p) FROM unnest(%s::int[]) AS p", [chosen])
         self.counts["terminations"] += 1
         self.counts["connections terminated"] += len(chosen)
+
+    def _isolate(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            names = [name for (name,) in connection.execute(_LISTENING)]
+        if names:
+            self._isolated[self._rng.choice(names)] = time.monotonic() + _ISOLATED_SECONDS
+            self.counts["workers isolated"] += 1
+
+    def _cut(self, now: float) -> None:
+        """Cut the listening connections of the processes that are isolated."""
+        self._isolated = {name: until for name, until in self._isolated.items() if until > now}
+        if self._isolated:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                connection.execute(_CUT, [list(self._isolated)])
 
     def _crash(self) -> None:
         if self._restart is not None:

@@ -114,6 +114,15 @@ class Claimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Sure(Event):
+    """A node saw its lock: until then others take none of the rows that it has claimed since `owned_since`."""
+
+    node: str
+    until: float
+    owned_since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Started(Event):
     """A handler begins."""
 
@@ -148,6 +157,22 @@ class Answered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Replaying(Event):
+    """Dead letters that were there are about to be replayed."""
+
+    call: str
+    uids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Event):
+    """A replay was answered: these are back in the outbox."""
+
+    call: str
+    uids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived(Event):
     """A message was found on a server that rows are relayed to: the `number`-th there, dated `at` by the server."""
 
@@ -179,7 +204,7 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         *(Inserted, Refused, Cancelled, Committing, Committed, RolledBack),
-        *(Claiming, Claimed, Started, Ended, Asked, Answered, Arrived, Trouble, Crashed),
+        *(Claiming, Claimed, Sure, Started, Ended, Asked, Answered, Replaying, Replayed, Arrived, Trouble, Crashed),
     )
 }
 _E = TypeVar("_E", bound=Event)

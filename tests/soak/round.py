@@ -16,6 +16,7 @@ from faststream_outbox.storage.clock import lease_now
 from tests.soak.checker import CLOCK_SLACK, FinalState, Left, Violation
 from tests.soak.faults import Faults
 from tests.soak.history import Event, HistoryReader
+from tests.soak.least import Least
 from tests.soak.process_group import ProcessGroup
 from tests.soak.row_histories import assemble, lines_of
 from tests.soak.settings import METADATA, Settings
@@ -26,6 +27,16 @@ POLL: Final = 0.5
 MAX_STORIES: Final = 20
 # Of a settings' patience with a table that is being emptied, on a machine that has other things to do.
 LONGEST_DRAIN: Final = 4
+
+# What explains rows that nobody takes: the first of each key with its lease, who is connected, and who has which shard.
+_LEFT: Final = (
+    """SELECT DISTINCT ON (queue, entity_key) 'row', queue, entity_key, id, acquired_token,
+       lease_expires_at - now() AS lease, next_attempt_at - now() AS due, deliveries_count, attempts_count
+  FROM outbox ORDER BY queue, entity_key, id LIMIT 20""",
+    """SELECT 'connection', pid, application_name, state, wait_event, now() - xact_start AS open, left(query, 80)
+  FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid""",
+    "SELECT 'shard', queue, shard, holder, token, lease_expires_at - now() AS lease FROM outbox_shards ORDER BY 2, 3",
+)
 
 Progress = Callable[[Counter[str]], None]
 # Whether a round can end early, from what is in the logs so far.
@@ -56,14 +67,17 @@ class Round:
         restart: Callable[[], None] | None = None,
         progress: Progress = lambda _: None,
         enough: Enough = lambda _: False,
+        least: Least | None = None,
     ) -> None:
         self._settings = settings
         self._dsn = database.dsn
         self._restart = restart
         self._progress = progress
         self._enough = enough
+        self._least = least
         self._reader = HistoryReader(settings.directory)
         self._tally = Tally()
+        self._left: list[str] = []
 
     def run(self, seconds: float) -> Result:
         """Work for so many seconds, drain, check."""
@@ -88,23 +102,32 @@ class Round:
         violations = self._settings.check(histories, self.final_state(), slack)
         violations += [Violation("crash", "", complaint) for complaint in complaints]
         stories = {v.uid: lines_of(histories.rows[v.uid]) for v in violations[:MAX_STORIES] if v.uid in histories.rows}
-        return Result(self._settings.seed, violations, self._tally.counts, faults.counts, drained, stories)
+        if self._left and violations:
+            stories = {"what was left, while all processes still ran": self._left, **stories}
+        return Result(self._settings.seed, violations, self.counts(), faults.counts, drained, stories)
 
     def make_faults(self, processes: ProcessGroup) -> Faults:
         """Make what goes wrong."""
         return Faults(self._settings, self._dsn, processes, self._restart)
 
+    def counts(self) -> Counter[str]:
+        """Count what was done so far."""
+        return self._tally.counts
+
     def look_around(self) -> None:
         """Take down what can be seen when everybody has gone, apart from the tables."""
 
     def _work(self, seconds: float, faults: Faults) -> None:
-        end = time.monotonic() + seconds
-        poll_at = 0.0
+        began, poll_at = time.monotonic(), 0.0
+        end = began + seconds
         while (now := time.monotonic()) < end:
             faults.tick()
             if now >= poll_at:
                 self._poll()
                 if self._enough(self._reader.events):
+                    return
+                least = self._least
+                if least and now >= began + least.seconds and not least.lacks(self.counts(), faults.counts):
                     return
                 # A history that grows takes longer to look at each time, and there is other work to do.
                 poll_at = time.monotonic() + max(POLL, time.monotonic() - now)
@@ -123,6 +146,8 @@ class Round:
                     progress, least = now, waiting
                 self._poll()
                 time.sleep(TICK)
+            for query in _LEFT:
+                self._left += [" ".join(map(str, record)) for record in connection.execute(query)]
 
     def _poll(self) -> None:
         self._tally.add(self._reader.poll())
@@ -144,9 +169,10 @@ def run_round(
     restart: Callable[[], None] | None = None,
     progress: Progress = lambda _: None,
     enough: Enough = lambda _: False,
+    least: Least | None = None,
     make: Callable[..., Round] = Round,
 ) -> Result:
-    """Make the tables anew and run a round; its log is removed with it."""
+    """Make the tables anew and run a round, for so long or until it did enough; its log is removed with it."""
     engine = create_engine(database.url("psycopg"))
     METADATA.drop_all(engine)
     METADATA.create_all(engine)
@@ -157,7 +183,7 @@ def run_round(
     with tempfile.TemporaryDirectory(prefix="outbox-soak-") as directory:
         until = time.monotonic() + seconds + settings.drain_seconds * LONGEST_DRAIN + 60.0
         settings = replace(settings, directory=Path(directory), until=until)
-        return make(settings, database, restart=restart, progress=progress, enough=enough).run(seconds)
+        return make(settings, database, restart=restart, progress=progress, enough=enough, least=least).run(seconds)
 
 
 def _left(row: tuple[bytes, int, int]) -> Left:

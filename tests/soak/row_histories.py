@@ -22,8 +22,11 @@ from tests.soak.history import (
     Event,
     Inserted,
     Refused,
+    Replayed,
+    Replaying,
     RolledBack,
     Started,
+    Sure,
     Trouble,
     Verb,
 )
@@ -68,6 +71,9 @@ class Hold:
     operations: list[Operation] = field(default_factory=list)
     started: list[float] = field(default_factory=list)
     ended_well: list[float] = field(default_factory=list)
+    # What its node saw of its lock, if the token is that of a node, and until when it saw it without a gap.
+    sures: list[Sure] = field(default_factory=list)
+    sure_until: float = math.inf
 
     def done(self, *verbs: Verb) -> Iterator[Operation]:
         """The operations that were answered as held; of some verbs, or all."""
@@ -81,11 +87,18 @@ class Hold:
     def free_from(self) -> float:
         """The earliest moment at which somebody else may have got the row.
 
-        Either the lease ran out by the holder's own clock, or the holder asked for its end. A renewal counts only when
+        Either the lease ran out by the holder's own clock, or its node did not see its lock for too long, or the holder
+        asked for its end. A renewal counts only when
         it is known to have worked; then nobody was there in between, even if it came late.
         """
         expiry = max([self.expires_at, *(o.asked + o.seconds for o in self.done("renew"))])
-        return min([expiry, *(o.asked for o in self.possible("ack", "retry", "dead", "release"))])
+        return min([expiry, self.sure_until, *(o.asked for o in self.possible("ack", "retry", "dead", "release"))])
+
+    def was_sure(self, t: float, slack: float) -> bool:
+        """Whether its node, so many seconds before or later, had seen its lock and not lost it since the claim."""
+        return not self.sures or any(
+            sure.t <= t and sure.until > t - slack and sure.owned_since <= self.asked for sure in self.sures
+        )
 
     def surely_before(self, other: "Hold", slack: float) -> bool:
         """Whether the other cannot have come first: it still had the row when this claim had been answered."""
@@ -99,6 +112,14 @@ class Cancel:
     asked: float
     answered: float
     tx: Transaction
+
+
+@dataclass(slots=True)
+class Return:
+    """A replay of a dead letter that put its row back, between `asked` and `answered`; maybe, if that is None."""
+
+    asked: float
+    answered: float | None = None
 
 
 @dataclass(slots=True)
@@ -117,6 +138,21 @@ class RowHistory:
     cancels: list[Cancel] = field(default_factory=list)
     # In the order in which they lie on the server.
     arrivals: list[Arrived] = field(default_factory=list)
+    # In the order in which they were asked for.
+    returns: list[Return] = field(default_factory=list)
+
+    def returned(self, since: float, until: float) -> bool:
+        """Whether a replay may have put the row back in some time."""
+        return any(each.asked <= until and (each.answered is None or each.answered >= since) for each in self.returns)
+
+    def surely_open(self, since: float, until: float) -> bool:
+        """Whether the row surely was in the outbox for all of some time, as far as it was published by then.
+
+        It was never settled for good, or it was replayed and not settled for good since. What was asked for before the
+        replay cannot settle it later: its token is gone.
+        """
+        back = max((each.asked for each in self.returns if (each.answered or math.inf) <= since), default=-math.inf)
+        return not any(back <= operation.asked <= until for _, operation in self.possible(*FINAL))
 
     def done(self, *verbs: Verb) -> list[tuple[Hold, Operation]]:
         """What was answered as held, over all holds."""
@@ -146,7 +182,7 @@ class RowHistories:
     crashes: list[str] = field(default_factory=list)
 
 
-def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - one case an event
+def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912, PLR0915 - one case an event
     """Put a history together; the events may come in any order that keeps each process's own."""
     histories = RowHistories()
     transactions: dict[str, Transaction] = defaultdict(Transaction)
@@ -154,6 +190,8 @@ def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - 
     holds: dict[tuple[str, str], Hold] = {}
     asked: dict[str, dict[tuple[str, str], Operation]] = {}
     arrived: list[Arrived] = []
+    replays: dict[str, dict[str, Return]] = {}
+    sures: dict[str, list[Sure]] = defaultdict(list)
 
     def history(uid: str) -> RowHistory:
         return histories.rows.setdefault(uid, RowHistory(uid))
@@ -183,6 +221,8 @@ def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - 
                 for row in rows:
                     holds[row.uid, row.token] = hold = Hold(row, claim.suspect, claim.t, t, expires_at)
                     history(row.uid).holds.append(hold)
+            case Sure(node=node):
+                sures[node].append(event)
             case Started(t, uid, token):
                 holds[uid, token].started.append(t)
             case Ended(t, uid, token, ok):
@@ -195,6 +235,16 @@ def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - 
                 asked[call] = operations
             case Answered(t, call, held, complete):
                 _answer(asked.pop(call), held, t, complete=complete)
+            case Replaying(t, call, uids):
+                replays[call] = {uid: Return(t) for uid in uids}
+                for uid, each in replays[call].items():
+                    history(uid).returns.append(each)
+            case Replayed(t, call, uids):
+                for uid, each in replays.pop(call).items():
+                    if uid in uids:
+                        each.answered = t
+                    else:
+                        history(uid).returns.remove(each)
             case Arrived():
                 arrived.append(event)
             case Crashed(text=text):
@@ -204,9 +254,23 @@ def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912 - 
     histories.lost_claims = [LostClaim(claim.t, claim.lease_seconds) for claim in claims.values()]
     for arrival in sorted(arrived, key=attrgetter("number")):
         history(arrival.uid).arrivals.append(arrival)
+    for hold in holds.values():
+        if hold.row.token[12:13] == "8":
+            hold.sures = sures[hold.row.token[:12]]
+            hold.sure_until = _sure_until(hold.sures, hold.received)
     for row_life in histories.rows.values():
         row_life.holds.sort(key=lambda hold: hold.row.acquired_epoch)
     return histories
+
+
+def _sure_until(sures: Sequence[Sure], t: float) -> float:
+    """Return until when a node saw its lock, from then on without a gap."""
+    until = math.inf
+    for sure in sures:
+        if sure.t > t and sure.t >= until:
+            break
+        until = sure.until
+    return until
 
 
 def _answer(
@@ -236,6 +300,9 @@ def lines_of(history: RowHistory) -> list[str]:
     for cancel in history.cancels:
         steps.append((cancel.asked, f"cancel sent, answered at {cancel.answered:.3f}"))
         steps.append((cancel.tx.committed or math.inf, "cancel committed"))
+    for each in history.returns:
+        at = "no answer" if each.answered is None else f"answered at {each.answered:.3f}"
+        steps.append((each.asked, f"replay sent, {at}"))
     steps.extend((each.at, f"arrived as message {each.number} of {each.partition}") for each in history.arrivals)
     for hold in history.holds:
         name, kind = hold.row.token[:8], "suspect claim" if hold.suspect else "claim"

@@ -50,6 +50,8 @@ class FaultRates:
     terminate: int = 4
     pause: int = 3
     restart: int = 0
+    # Cuts the listening connection of a process again and again, for longer than others wait for its lock.
+    isolate: int = 0
     # Of the server that rows are relayed to, if they are.
     outage: int = 0
 

@@ -17,6 +17,7 @@ from tests.soak.history import (
     Event,
     Inserted,
     Refused,
+    Replayed,
     RolledBack,
     Started,
     Trouble,
@@ -63,6 +64,8 @@ class Tally:
                     self._counts["suspects claimed" if self._claiming.pop(call) else "rows claimed"] += len(rows)
                 case Asked(call=call, asks=asks):
                     self._asked[call] = asks
+                case Replayed(uids=uids):
+                    self._counts["dead letters replayed"] += len(uids)
                 case Answered(call=call, held=held, complete=complete):
                     self._answered(self._asked.pop(call), set(held), complete=complete)
 

@@ -23,11 +23,15 @@ from tests.soak.history import (
     Refused,
     RolledBack,
     Started,
+    Sure,
     Verb,
 )
 from tests.soak.row_histories import assemble, lines_of
 
 LEASE = 10.0
+# The token of a node that shows whether it sees its lock.
+NODE = "0123456789ab"
+OF_NODE = f"{NODE}8000"
 EMPTY = FinalState()
 _calls = count()
 
@@ -126,6 +130,11 @@ GOOD: dict[str, list[list[Event]]] = {
         claimed("a", 1),
         *(claimed("b", 12, deliveries=2, suspect=True), asked("release", "b", 13)),
         *(claimed("c", 14, deliveries=2, suspect=True), handled("c", 15), asked("ack", "c", 16)),
+    ],
+    "a node that did not see its lock for long is dead for others, whatever its lease": [
+        published(),
+        [Sure(0.5, NODE, 5.25, 0.0)],
+        *(claimed(OF_NODE, 1), claimed("b", 7, deliveries=2, suspect=True), handled("b", 8), asked("ack", "b", 9)),
     ],
     "claims that crossed: the second began before the first had been given back": [
         published(),
@@ -278,6 +287,14 @@ BAD: dict[str, tuple[list[Kind], list[Iterable[Event]]]] = {
         [
             *(published(), claimed("a", 1), claimed("b", 10.5, took=1, deliveries=2, suspect=True)),
             *(handled("b", 13), asked("ack", "b", 14)),
+        ],
+    ),
+    "a suspect came while its node saw its lock": (
+        ["exclusion"],
+        [
+            published(),
+            [Sure(0.5, NODE, 5.25, 0.0), Sure(5.0, NODE, 9.75, 0.0)],
+            *(claimed(OF_NODE, 1), claimed("b", 7, deliveries=2, suspect=True), handled("b", 8), asked("ack", "b", 9)),
         ],
     ),
     "a new row came as a suspect": (

@@ -2,7 +2,6 @@
 
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +14,9 @@ from faststream_outbox.embedded import Database
 from tests.soak import __main__ as command
 from tests.soak import broken
 from tests.soak.checker import FinalState, Kind, Violation, check, kinds
-from tests.soak.faults import Faults
 from tests.soak.history import Event
-from tests.soak.process_group import ProcessGroup
-from tests.soak.round import Result, Round, run_round
+from tests.soak.least import KILLED, PAUSED, TERMINATED, Least
+from tests.soak.round import Result, run_round
 from tests.soak.row_histories import assemble
 from tests.soak.settings import FaultRates, Settings
 
@@ -32,55 +30,30 @@ def settings(database: Database, driver: str, **changes: object) -> Settings:
     return replace(Settings(url, Path(), SEED, until=0.0, workers=3, producers=1, lease_seconds=0.5), **changes)  # type: ignore[arg-type]  # fields by their names
 
 
-# A round of less proves little; a busy machine needs longer than this to do as much.
-SHORTEST, LONGEST = 5.5, 60.0
-ENOUGH_WORK = {
-    "rows inserted": 100,
-    "rows acked": 50,
-    "rows retried": 10,
-    "rows released": 3,
-    "leases renewed": 10,
-    "leases found lost": 3,
-    "suspects claimed": 3,
-    "rollbacks": 3,
-}
-
-
-def has_faults(faults: Counter[str]) -> bool:
-    killed = faults["workers killed"] + faults["producers killed"]
-    paused = faults["workers paused"] + faults["producers paused"]
-    return killed >= 2 and paused >= 1 and faults["connections terminated"] >= 2
+# A busy machine needs longer than the shortest round to do as much.
+LONGEST = 60.0
+LEAST = Least(
+    5.5,
+    {
+        "rows inserted": 100,
+        "rows acked": 50,
+        "rows retried": 10,
+        "rows released": 3,
+        "leases renewed": 10,
+        "leases found lost": 3,
+        "suspects claimed": 3,
+        "rollbacks": 3,
+    },
+    {KILLED: 2, PAUSED: 1, TERMINATED: 2},
+)
 
 
 def test_nothing_breaks_under_faults(outbox_postgres: Database, driver: str) -> None:
     print(f"OUTBOX_SOAK_SEED={SEED}")  # noqa: T201 - to repeat the run
-    began, met, work = time.monotonic(), list[Faults](), Counter[str]()
-
-    def progress(counts: Counter[str]) -> None:
-        work.clear()
-        work.update(counts)
-
-    class WatchedRound(Round):
-        def make_faults(self, processes: ProcessGroup) -> Faults:
-            met.append(super().make_faults(processes))
-            return met[-1]
-
-    def enough(_: object) -> bool:
-        busy = all(work[name] >= count for name, count in ENOUGH_WORK.items()) and has_faults(met[-1].counts)
-        return busy and time.monotonic() >= began + SHORTEST
-
-    result = run_round(
-        settings(outbox_postgres, driver, faults=FaultRates(every_seconds=0.35)),
-        outbox_postgres,
-        LONGEST,
-        progress=progress,
-        enough=enough,
-        make=WatchedRound,
-    )
+    round_ = settings(outbox_postgres, driver, faults=FaultRates(every_seconds=0.35))
+    result = run_round(round_, outbox_postgres, LONGEST, least=LEAST)
     assert result.violations == [], result.stories
-    # And it was no idle run.
-    assert {name: result.counts[name] for name, count in ENOUGH_WORK.items() if result.counts[name] < count} == {}
-    assert has_faults(result.faults)
+    assert LEAST.lacks(result.counts, result.faults) == {}, "it was an idle run"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""All soaks one after the other, and the page of the documentation that says what they did."""
+"""All soaks, one after the other or side by side, and the page of the documentation that says what they did."""

@@ -1,28 +1,26 @@
-"""`python -m tests.soak_report`: run every soak for as long as wanted, and write docs/soak.md."""
+"""`python -m tests.soak_report`: run every soak, and write docs/soak.md and the totals of docs/proof.md."""
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
-from tests.order.settings import STRATEGIES
+from tests.order.settings import MIXED, STRATEGIES
 from tests.relay.faults.settings import ENDPOINTS
-from tests.soak.__main__ import BROKEN, INTERRUPTED, PASSED, soak
-from tests.soak.checker import Violation
-from tests.soak.report import show_results
-from tests.soak.round import Result
+from tests.soak.__main__ import BROKEN, INTERRUPTED, PASSED
+from tests.soak_report.jobs import run_in_turn, run_side_by_side
 from tests.soak_report.page import Run, render
+from tests.soak_report.proof import PROOF, SOAK, renewed
 from tests.upgrade.older import VERSIONS
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "soak.md"
+PAGE: Final = SOAK
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,13 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     state = describe_state()
     try:
-        runs = [_run(plan, console) for plan in plans(options)]
+        if options.jobs == 1:
+            runs = run_in_turn(plans(options), console)
+        else:
+            runs = run_side_by_side(plans(options), options.jobs, console)
     except KeyboardInterrupt:
         console.print(f"Interrupted; {options.page} is as it was.")
         return INTERRUPTED
-    told = f"--minutes {options.minutes:g} --relay-minutes {options.relay_minutes:g} --seed {options.seed}"
-    command = f'make soak-report ARGS="{told}"'
-    options.page.write_text(render(runs, command=command, state=state))
+    given = f"--minutes {options.minutes:g} --relay-minutes {options.relay_minutes:g} --seed {options.seed}"
+    if options.jobs != 1:
+        given += f" --jobs {options.jobs}"
+    page = render(runs, command=f'make soak-report ARGS="{given}"', state=state)
+    options.page.write_text(page)
+    if options.page == PAGE:
+        PROOF.write_text(renewed(PROOF.read_text(), page))
     console.print(f"Wrote {options.page}: {sum(run.violations for run in runs)} violations.")
     return BROKEN if any(run.violations for run in runs) else PASSED
 
@@ -49,26 +54,14 @@ def plans(options: argparse.Namespace) -> list[Run]:
     return [
         Run("rows without a key", [*long, *seed]),
         *(Run(f"keys, {strategy}", ["--order", strategy, *long, *seed]) for strategy in STRATEGIES),
+        Run("keys, leases of a minute", ["--order", MIXED, "--lease", "60", *long, *seed]),
         *(Run(f"beside version {name}", ["--beside", sha[:7], *short, *seed]) for name, sha in VERSIONS.items()),
         *(Run(f"relay to {name}", ["--relay", name, *short, *seed]) for name in ENDPOINTS),
+        *(
+            Run(f"relay to redis, beside version {name}", ["--relay", "redis", "--beside", sha[:7], *short, *seed])
+            for name, sha in VERSIONS.items()
+        ),
     ]
-
-
-def _run(plan: Run, console: Console) -> Run:
-    console.rule(plan.what)
-    results: list[Result] = []
-    began = time.monotonic()
-    try:
-        soak(plan.arguments, console, results)
-    except SystemExit as lacking:
-        console.print(f"Not run: {lacking}")
-        return Run(plan.what, plan.arguments, lacks=str(lacking))
-    except Exception as error:  # noqa: BLE001 - the others are run, and the page says that this one failed
-        console.print_exception()
-        failure = Violation("crash", "", f"the soak itself failed: {error!r}")
-        results.append(Result(-1, [failure], Counter(), Counter(), 0.0, {}))
-    show_results(console, results)
-    return Run(plan.what, plan.arguments, time.monotonic() - began, results)
 
 
 def describe_state() -> str:
@@ -94,9 +87,20 @@ def _parser() -> argparse.ArgumentParser:
         "--relay-minutes", type=float, default=5.0, metavar="N", help="of each broker, and of each older version"
     )
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), metavar="S", help="default: any")
+    parser.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="how many soaks run at the same time (default: 1)"
+    )
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="what to write (default: docs/soak.md)")
     return parser
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least one soak has to run")
+    return number
+
+
 if __name__ == "__main__":
+    # SIGTERM does what Ctrl-C does: it ends the servers and processes of its soaks.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

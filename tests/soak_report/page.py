@@ -12,8 +12,9 @@ _INTRODUCTION: Final = """\
 
 Processes publish, claim, handle and settle while they are killed and paused, while their connections are cut, and while
 Postgres crashes. In the runs of relays the broker that rows are sent to is killed, stopped and paused too. A checker
-then reads what each process logged, with one clock for all, and looks for rows that were lost, repeated without a
-reason, handled out of order, held by two processes at once, changed by a process that had lost its lease, or stuck.
+then reads what each process logged, with one clock for all. It looks for rows that were lost, repeated without a
+reason, handled out of order or stuck, that two processes held at once, and that a process changed after it had lost its
+lease.
 """
 _COLUMNS: Final = {
     "messages": ("rows inserted",),

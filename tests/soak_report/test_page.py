@@ -13,6 +13,7 @@ from tests.soak.__main__ import BROKEN, INTERRUPTED, PASSED
 from tests.soak.checker import Violation
 from tests.soak.round import Result
 from tests.soak_report import __main__ as command
+from tests.soak_report import jobs
 from tests.soak_report.page import Run, render
 from tests.upgrade.older import VERSIONS
 
@@ -68,15 +69,17 @@ def test_every_strategy_version_and_broker_is_run_for_as_long_as_told(
         asked.append(list(arguments))
         results.append(result(41, broken=broken))
 
-    monkeypatch.setattr(command, "soak", soak)
+    monkeypatch.setattr(jobs, "soak", soak)
     page = tmp_path / "soak.md"
     assert command.main([*TIMES, "--page", str(page)]) == status
     long, short = ["--seconds", "120", "--seed", "41"], ["--seconds", "30", "--seed", "41"]
     assert asked == [
         long,
         *(["--order", strategy, *long] for strategy in STRATEGIES),
+        ["--order", "mixed", "--lease", "60", *long],
         *(["--beside", sha[:7], *short] for sha in VERSIONS.values()),
         *(["--relay", name, *short] for name in ENDPOINTS if name != "kafka"),
+        *(["--relay", "redis", "--beside", sha[:7], *short] for sha in VERSIONS.values()),
     ]
     assert 'make soak-report ARGS="--minutes 2 --relay-minutes 0.5 --seed 41"' in page.read_text()
     assert "not run: Kafka" in cells(page.read_text(), "relay to kafka")[1]
@@ -90,18 +93,44 @@ def test_a_soak_that_fails_itself_is_a_violation_and_the_others_are_run(
             raise TimeoutError("worker12 did not start within 60 s.")
         results.append(result(41))
 
-    monkeypatch.setattr(command, "soak", soak)
+    monkeypatch.setattr(jobs, "soak", soak)
     page = tmp_path / "soak.md"
     assert command.main([*TIMES, "--page", str(page)]) == BROKEN
     assert cells(page.read_text(), "relay to redis")[-1] == "**1**"
     assert cells(page.read_text(), "relay to nats")[-1] == "**0**"
 
 
+def test_a_report_runs_as_many_soaks_at_once_as_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_side_by_side(plans: Sequence[Run], jobs: int, _: Console) -> list[Run]:
+        assert jobs == 4
+        return [Run(plan.what, plan.arguments, 60.0, [result(41)]) for plan in plans]
+
+    monkeypatch.setattr(command, "run_side_by_side", run_side_by_side)
+    page = tmp_path / "soak.md"
+    assert command.main([*TIMES, "--jobs", "4", "--page", str(page)]) == PASSED
+    assert 'make soak-report ARGS="--minutes 2 --relay-minutes 0.5 --seed 41 --jobs 4"' in page.read_text()
+    with pytest.raises(SystemExit):
+        command.main([*TIMES, "--jobs", "0"])
+
+
+def test_the_page_of_proofs_gets_the_totals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page, proof = tmp_path / "soak.md", tmp_path / "proof.md"
+    proof.write_text("# Proof\n\n<!-- soak -->\nan older one\n<!-- end of soak -->\n\nThe rest.\n")
+    monkeypatch.setattr(command, "PAGE", page)
+    monkeypatch.setattr(command, "PROOF", proof)
+    monkeypatch.setattr(command, "run_in_turn", lambda plans, _: [Run(plans[0].what, [], 3600.0, [result(41)])])
+    assert command.main([*TIMES, "--page", str(page)]) == PASSED
+    written = proof.read_text()
+    assert "**1.0 hours** of 1 soaks, 600 messages, 3 processes killed" in written
+    assert "an older one" not in written
+    assert written.endswith("<!-- end of soak -->\n\nThe rest.\n")
+
+
 def test_an_interrupted_report_leaves_the_page_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def soak(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "soak", soak)
+    monkeypatch.setattr(jobs, "soak", soak)
     assert command.main([*TIMES, "--page", str(tmp_path / "soak.md")]) == INTERRUPTED
     assert not (tmp_path / "soak.md").exists()
 

@@ -12,6 +12,7 @@ from faststream_outbox import ConstantRetry, NoRetry
 from faststream_outbox.engine.options import SubscriberOptions
 from faststream_outbox.message import OutboxDelivery, OutboxMessage
 from faststream_outbox.storage import Ack, Dead, NewRow, Outcome, Park, Retry
+from faststream_outbox.storage.outcomes import MAX_EXCEPTION_BYTES
 from faststream_outbox.subscriber.judge import Interrupted, Judge, render_traceback
 from tests.backends import MemoryBackend
 from tests.engine.pipelines import Reports
@@ -234,6 +235,10 @@ async def test_what_is_kept_of_an_exception(render: Any, expected: str | None) -
     dead = judge.outcome(await deliver(decide_nothing), ValueError("no"))
     assert isinstance(dead, Dead)
     assert dead.last_exception == expected
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(), render, Reports())
+    retry = judge.outcome(await deliver(decide_nothing), ValueError("no"))
+    assert isinstance(retry, Retry)
+    assert retry.failure == (expected and expected.rstrip()), "the first line of it"
 
 
 def test_a_long_exception_is_cut_before_its_traceback() -> None:
@@ -243,3 +248,28 @@ def test_a_long_exception_is_cut_before_its_traceback() -> None:
     assert len(first) < 1100
     assert first.endswith("…")
     assert any("test_judge.py" in line for line in rest)
+
+
+class Holding(Exception):  # noqa: N818 - it stands for what a frame holds
+    """An exception that is large, as one with a statement and its parameters is."""
+
+
+@pytest.mark.parametrize("options", [{"retry_strategy": NoRetry()}, {}], ids=["dead", "retried"])
+async def test_an_outcome_that_waits_to_be_written_keeps_neither_the_exception_nor_its_whole_text(
+    options: dict[str, Any],
+) -> None:
+    """The traceback refers to the handler's frames, and these to all that the handler had loaded."""
+    with pytest.raises(Holding) as raised:
+        raise Holding("x" * 10_000_000)
+    judge = Judge(AckPolicy.NACK_ON_ERROR, SubscriberOptions(**options), None, Reports())
+    outcome = judge.outcome(await deliver(decide_nothing), raised.value)
+    assert isinstance(outcome, Dead | Retry)
+    assert outcome.error is Holding
+    if isinstance(outcome, Dead):
+        assert outcome.last_exception is not None
+        assert outcome.last_exception.startswith(f"{__name__}.Holding: xxx")
+        assert len(outcome.last_exception) <= MAX_EXCEPTION_BYTES
+    else:
+        assert outcome.failure is not None
+        assert outcome.failure.startswith(f"{__name__}.Holding: xxx")
+        assert len(outcome.failure) == 500
