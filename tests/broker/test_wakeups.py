@@ -17,10 +17,14 @@ from tests.observers import NotifiedQueues
 
 @asynccontextmanager
 async def watched(postgres: PostgresBackend) -> AsyncIterator[list[str]]:
+    """Record the statements that notify."""
     statements: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        statements.append(statement)
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        # An INSERT has a parameter that says whether it notifies; the broker's own statement always does.
+        if "pg_notify" in statement and not any(value is False for value in values):
+            statements.append(statement)
 
     engine = postgres.engine.sync_engine
     event.listen(engine, "before_cursor_execute", note)
@@ -37,16 +41,15 @@ async def test_a_connected_broker_notifies_after_the_commit_unless_it_was_quiet(
         async with broker:
             async with postgres.transaction() as session:
                 await broker.publish(1, queue="q", session=session)
-            assert ["INSERT" in statement for statement in statements if "pg_notify" in statement] == [True]
+            assert ["INSERT" in statement for statement in statements] == [True]
             statements.clear()
             async with postgres.transaction() as session:
                 for _ in range(3):
                     await broker.publish(1, queue="q", session=session)
                 await session.flush()
-                assert not any("pg_notify" in statement for statement in statements)
+                assert statements == []
         # Stopped: what was to be said has been said, once.
-        assert sum("pg_notify" in statement for statement in statements) == 1
-        assert "INSERT" not in statements[-1]
+        assert ["INSERT" in statement for statement in statements] == [False]
 
 
 async def test_what_a_savepoint_takes_along_is_announced_all_the_same(
@@ -98,7 +101,7 @@ async def test_a_transaction_that_is_prepared_carries_no_notification(
     async with watched(postgres) as statements, broker, AsyncSession(postgres.engine, twophase=True) as session:
         await broker.publish(1, queue="q", session=session)
         await session.flush()
-        assert not any("pg_notify" in statement for statement in statements)
+        assert statements == []
         await session.rollback()
 
 
@@ -109,4 +112,4 @@ async def test_otherwise_the_insert_notifies(postgres: PostgresBackend) -> None:
             await broker.publish(1, queue="q", session=session)
         async with broker, postgres.engine.begin() as connection:
             await broker.publish(1, queue="q", session=connection)
-    assert ["INSERT" in statement for statement in statements if "pg_notify" in statement] == [True, True]
+    assert ["INSERT" in statement for statement in statements] == [True, True]

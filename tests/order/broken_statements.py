@@ -27,8 +27,7 @@ def no_producer_lock(store: PostgresStore) -> None:
         # A function that takes the same arguments, and does nothing.
         return text.replace("pg_advisory_xact_lock(", "num_nonnulls(")
 
-    for statements in (store._statements.insert, store._statements.insert_and_notify):
-        _spoil(statements, unlocked, "insert_keyed", "insert_many")
+    _spoil(store._statements.insert, unlocked, "insert_keyed", "insert_many")
 
 
 def functions_without_lock() -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from faststream_outbox.storage.postgres.runs import settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.control import ControlStatements
-from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, NEW_TIMERS, InsertStatements, row_values
+from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, NEW_TIMERS, row_values
 from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
 from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
@@ -124,16 +124,16 @@ class PostgresStore(Store):
             return await super().insert(session, row, timer_conflict=timer_conflict, notify=notify)
         check_row(row)
         raw.check_transaction()
-        statement = self._insert_statements(notify=notify).for_row(row)
-        records = await raw.connection.fetch(statement.text, *statement.bind(row_values(row)))
+        statement = self._statements.insert.for_row(row)
+        records = await raw.connection.fetch(statement.text, *statement.bind(row_values(row, notify=notify)))
         return int(records[0][0]) if records else None
 
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         _check_transaction(session)
         if row.key is not None and isinstance(session, Session):
             session.flush()  # the id fixes the order: write what the message is about before it is drawn
-        statement = self._insert_statements(notify=notify).for_row(row)
-        records = self._execute(session, statement, **row_values(row))
+        statement = self._statements.insert.for_row(row)
+        records = self._execute(session, statement, **row_values(row, notify=notify))
         if records:
             return int(records[0][0])
         if timer_conflict == "extend":
@@ -144,9 +144,6 @@ class PostgresStore(Store):
         timer = {"queue": row.queue, "timer_id": row.timer_id, "delay": row.delay_seconds, "due": row.due_epoch}
         self._execute(session, self._statements.insert.extend_timer, **timer)
 
-    def _insert_statements(self, *, notify: bool) -> InsertStatements:
-        return self._statements.insert_and_notify if notify else self._statements.insert
-
     def _insert_many(self, session: Any, rows: Sequence[NewRow], *, notify: bool) -> list[int]:
         _check_transaction(session)
         if (
@@ -155,7 +152,7 @@ class PostgresStore(Store):
             and any(row.key is not None for row in rows)
         ):
             session.flush()
-        statements = self._insert_statements(notify=notify)
+        statements = self._statements.insert
         if are_alike(rows):
             first = rows[0]
             [[ids, *_]] = self._execute(
@@ -166,10 +163,11 @@ class PostgresStore(Store):
                 headers=first.headers_json,
                 delay=first.delay_seconds,
                 due=first.due_epoch,
+                notify=notify,
             )
         else:
             new = [(r.queue, r.key, r.payload, r.headers_json, r.delay_seconds, r.due_epoch) for r in rows]
-            [[ids, *_]] = self._execute(session, statements.insert_many, **NEW_ROWS.fill(new))
+            [[ids, *_]] = self._execute(session, statements.insert_many, **NEW_ROWS.fill(new), notify=notify)
         # Ids are drawn in the order of the rows, but RETURNING promises no order: sorted ids have the rows' order.
         return sorted(ids or ())
 
@@ -181,8 +179,8 @@ class PostgresStore(Store):
         if all(row.timer_id is None for row in rows):
             return [*self._insert_many(session, rows, notify=notify)]
         new = [(r.queue, r.key, r.payload, r.headers_json, r.timer_id, r.delay_seconds, r.due_epoch) for r in rows]
-        statement = self._insert_statements(notify=notify).insert_timers
-        records = self._execute(session, statement, **NEW_TIMERS.fill(new))
+        statement = self._statements.insert.insert_timers
+        records = self._execute(session, statement, **NEW_TIMERS.fill(new), notify=notify)
         # As in a batch, sorted ids have the order of the rows; timers are found by their names.
         plain = iter(sorted(record[0] for record in records if record[2] is None))
         timers = {(record[1], record[2]): record[0] for record in records if record[2] is not None}

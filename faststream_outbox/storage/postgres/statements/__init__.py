@@ -15,7 +15,6 @@ class Statements:
 
     def __init__(self, outbox: Table, dlq: Table | None = None) -> None:
         self.insert = InsertStatements(outbox)
-        self.insert_and_notify = InsertStatements(outbox, notify=True)
         self.claim = ClaimStatements(outbox)
         self.settle = SettleStatements(outbox, dlq)
         self.runs = RunStatements(outbox, dlq)

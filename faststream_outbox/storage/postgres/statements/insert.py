@@ -26,7 +26,7 @@ def output_values(of: int, new: NewRow) -> tuple[Any, ...]:
     return (of, new.queue, new.key, new.payload, new.headers_json, new.timer_id, new.delay_seconds, new.due_epoch)
 
 
-def row_values(row: NewRow) -> dict[str, Any]:
+def row_values(row: NewRow, *, notify: bool) -> dict[str, Any]:
     """Return the parameters of the statement that inserts one row."""
     return {
         "queue": row.queue,
@@ -36,6 +36,7 @@ def row_values(row: NewRow) -> dict[str, Any]:
         "timer_id": row.timer_id,
         "delay": row.delay_seconds,
         "due": row.due_epoch,
+        "notify": notify,
     }
 
 
@@ -88,12 +89,12 @@ _DUE: Final = _due(":due::float8", ":delay::float8")
 class InsertStatements:
     """The statements that run in the publisher's transaction, for one outbox.
 
-    With `notify` the inserts also send a notification, which goes out with the publisher's commit.
+    With the parameter `notify` an insert also sends a notification, which goes out with the publisher's commit. It is a
+    parameter, and not a second text, so that each connection prepares and plans an insert once.
     """
 
-    def __init__(self, outbox: Table, *, notify: bool = False) -> None:
+    def __init__(self, outbox: Table) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
-        self._notify = notify
         self._channel = notify_channel(outbox.name, outbox.schema).replace("'", "''")
         self.insert = self._insert(keyed=False)
         self.insert_keyed = self._insert(keyed=True)
@@ -111,8 +112,10 @@ class InsertStatements:
             return self.insert if row.key is None else self.insert_keyed
         return self.insert_timer if row.key is None else self.insert_keyed_timer
 
-    def _pg_notify(self, queue: str) -> str:
-        return f"pg_notify('{self._channel}', {queue})"
+    def _notified(self, queue: str, rows: str = "") -> str:
+        """Return a column that notifies of a queue, or of each queue that `rows` has."""
+        notified = f"pg_notify('{self._channel}', {queue})::text"
+        return f"CASE WHEN :notify::bool THEN {f'(SELECT max({notified}) {rows})' if rows else notified} END"
 
     def _insert(self, *, keyed: bool, timer: bool = False) -> Statement:
         # A keyed row draws its id under a lock held to the caller's commit: ids of one key then follow its commits.
@@ -121,12 +124,11 @@ class InsertStatements:
         with_lock = f"WITH locked AS MATERIALIZED (SELECT {lock})\n" if keyed else ""
         from_lock = " FROM locked" if keyed else ""
         on_conflict = "\nON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING" if timer else ""
-        notified = f", {self._pg_notify('queue')}::text" if self._notify else ""
         return Statement(f"""{with_lock}INSERT INTO {self._outbox}
        (queue, entity_key, payload, headers, timer_id, next_attempt_at)
 SELECT :queue::text, :key::text, :payload::bytea, :headers::text::jsonb, :timer_id::text,
        {_DUE}{from_lock}{on_conflict}
-RETURNING id{notified}""")
+RETURNING id, {self._notified("queue")}""")
 
     def _extend_timer(self) -> Statement:
         # A second statement with SKIP LOCKED: the conflict clause of an INSERT would lock a row in flight until the
@@ -138,33 +140,30 @@ RETURNING id{notified}""")
    AND o.next_attempt_at < {_DUE}
 RETURNING o.id""")
 
-    @property
     def _notified_once(self) -> str:
-        queues = "(SELECT DISTINCT r.queue FROM input r) q"
-        return f", (SELECT count({self._pg_notify('q.queue')}) FROM {queues})" if self._notify else ""
+        return self._notified("q.queue", "FROM (SELECT DISTINCT r.queue FROM input r) q")
 
     def _insert_timers(self) -> Statement:
         # Rows with timers among them: which of these were inserted is known by their names.
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM {NEW_TIMERS.unnest("r", numbered=True)}),
 {insert_input(self._outbox, timers=True, returning=" RETURNING id, queue, timer_id")}
-SELECT m.id, m.queue, m.timer_id{self._notified_once} FROM made m""")
+SELECT m.id, m.queue, m.timer_id, {self._notified_once()} FROM made m""")
 
     def _insert_many(self) -> Statement:
         return Statement(f"""WITH input AS MATERIALIZED (
   SELECT * FROM {NEW_ROWS.unnest("r", numbered=True)}),
 {insert_input(self._outbox, timers=False, returning=" RETURNING id")}
-SELECT array_agg(m.id){self._notified_once} FROM made m""")
+SELECT array_agg(m.id), {self._notified_once()} FROM made m""")
 
     def _insert_alike(self) -> Statement:
         # Values that all rows share are sent once, and read in a sub-select, which is not evaluated for each row.
-        notified = f", {self._pg_notify(':queue::text')}::text" if self._notify else ""
         return Statement(f"""WITH made AS (
   INSERT INTO {self._outbox} (queue, payload, headers, next_attempt_at)
   SELECT :queue::text, r.payload, (SELECT :headers::text::jsonb), (SELECT {_DUE})
     FROM unnest(:payloads::bytea[]) WITH ORDINALITY AS r(payload, n) ORDER BY r.n
   RETURNING id)
-SELECT array_agg(m.id){notified} FROM made m""")
+SELECT array_agg(m.id), {self._notified(":queue::text")} FROM made m""")
 
     def _cancel_timer(self) -> Statement:
         # SKIP LOCKED: a row that is being claimed at this moment counts as in flight; waiting would not change that.
