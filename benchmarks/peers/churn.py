@@ -48,7 +48,7 @@ async def _churn(stage: Stage, entry: Entry, seconds: float) -> list[tuple[float
     """Publish and handle for this long; return the number of handled messages over time."""
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
     await worker.ask("create")
-    await publisher.ask("open", clients=1, warm=False)
+    await publisher.ask("open", clients=1)
     await worker.ask("start", expected=-1, options=dict(entry.options))
     published, began = 0, time.monotonic()
     seen: list[tuple[float, int]] = []

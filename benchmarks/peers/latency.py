@@ -126,7 +126,7 @@ async def _start(stage: Stage, entry: Entry, count: int) -> Waiting:
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
     await worker.ask("create")
     await worker.ask("start", expected=count, watched=True, options=dict(entry.options))
-    await publisher.ask("open", clients=1, warm=False)
+    await publisher.ask("open", clients=1)
     return Waiting(worker, publisher)
 
 

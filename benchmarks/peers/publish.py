@@ -80,6 +80,10 @@ WAYS: Final = (
 )
 
 
+# How often each client publishes before it is measured.
+WARM_UPS: Final = 10
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How many messages one by one, how many in batches, and how often."""
@@ -92,7 +96,7 @@ class Sizes:
 
 SIZES: Final[dict[Scale, Sizes]] = {
     "tiny": Sizes(single=64, collected=40, batched=2_000, rounds=1),
-    "quick": Sizes(single=300, collected=1_000, batched=10_000, rounds=3),
+    "quick": Sizes(single=1_000, collected=2_000, batched=10_000, rounds=3),
     "full": Sizes(single=2_000, collected=5_000, batched=20_000, rounds=5),
 }
 
@@ -162,12 +166,15 @@ async def _publish(stage: Stage, entry: Entry, way: Way, count: int) -> Publishe
     child = await stage.child(entry)
     await child.ask("create")
     await child.ask("open", clients=way.clients)
+    # Postgres plans a prepared statement for the sixth time, and then keeps a plan.
+    warm = WARM_UPS * way.clients * (way.batch or 1)
+    await child.ask("publish", count=warm, clients=way.clients, batch=way.batch, way=way.method)
     spent, before = child.cpu, await stage.bench.meter.read()
     answer = await child.ask("publish", count=count, clients=way.clients, batch=way.batch, way=way.method)
     spent = child.cpu - spent
     usage: Usage = await stage.bench.meter.since(before)
     await child.ask("close")
-    await _check(stage, entry, count + way.clients)
+    await _check(stage, entry, count + warm)
     postgres_us = None if usage.postgres_us is None else usage.postgres_us / count
     return Published(count / answer["seconds"], 1e6 * spent / count, postgres_us, usage.wal_bytes / count)
 

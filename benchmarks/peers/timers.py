@@ -122,7 +122,7 @@ async def _watch(stage: Stage, entry: Entry, sizes: Sizes, offset: float) -> lis
     worker, publisher = await stage.child(entry, 0), await stage.child(entry, 1)
     await worker.ask("create")
     await worker.ask("start", expected=-1, failures=1, retry_after=DELAY, watched=True, options=dict(entry.options))
-    await publisher.ask("open", clients=1, warm=False)
+    await publisher.ask("open", clients=1)
     await asyncio.sleep(_SETTLE + offset)
     late: list[Lateness] = []
     loop = asyncio.get_running_loop()

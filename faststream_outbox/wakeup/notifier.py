@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from faststream_outbox.runtime.loop import Loop
@@ -24,14 +23,6 @@ _LOAN: Final = 0.1
 _LIMIT: Final = 5.0
 
 
-@dataclass(slots=True, eq=False)
-class Loan:
-    """A queue's name, left to a transaction that notifies by itself: it commits after those that put the name."""
-
-    # Set when the transaction has notified: the name need not be sent.
-    repaid: bool = False
-
-
 class Notifier(Loop):
     """Sends the names of queues that are put, the first at once; names that could not be sent are kept."""
 
@@ -44,11 +35,12 @@ class Notifier(Loop):
         self._queues: set[str] = set()
         # Of these names, those that were lent once: they are sent.
         self._returned: set[str] = set()
-        self._sent_at = -math.inf
+        # When names were last sent, or lent.
+        self._announced_at = -math.inf
         # When set, it ends the wait for a transaction that notifies by itself.
         self._later: asyncio.TimerHandle | None = None
-        # The last loan of each queue since the timer was set, which ends all of them.
-        self._loans: dict[str, Loan] = {}
+        # Queues left to transactions that have not committed yet, and since when.
+        self._loans: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._finishing = False
         self._wanted = asyncio.Event()
@@ -61,13 +53,13 @@ class Notifier(Loop):
         if not self._queues:
             return
         self._all_sent.clear()
-        if now or self._finishing or time.monotonic() >= self._sent_at + _QUIET:
+        if now or self._finishing or time.monotonic() >= self._announced_at + _QUIET:
             self._wanted.set()
         elif self._later is None:
             self._later = asyncio.get_running_loop().call_later(_WAIT, self._wanted.set)
 
-    def lend(self, queue: str, *, new: bool = False) -> Loan | None:
-        """Leave a queue to a transaction that is about to notify of it; None if it does not wait.
+    def lend(self, queue: str, *, new: bool = False) -> bool:
+        """Leave a queue to a transaction that is about to notify of it; return False if it does not wait.
 
         The name comes back, and is sent, if the loan is not repaid soon. Call it in the thread of the event loop.
 
@@ -76,17 +68,22 @@ class Notifier(Loop):
             new: Whether the queue is to be announced although it does not wait here.
 
         """
+        now = time.monotonic()
         if queue in self._queues and queue not in self._returned:
+            self._announced_at = now
             self._queues.remove(queue)
             if not self._queues:
                 self._want_nothing()
         elif not new:
-            return None
-        # It commits after those before it, which it notifies for too: their loans need not be repaid any more.
-        loan = self._loans[queue] = Loan()
+            return False
+        self._loans.setdefault(queue, now)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOAN, self._end_loans)
-        return loan
+        return True
+
+    def repay(self, queue: str) -> None:
+        """End the loan of a queue: a transaction has notified of it, and so of all that had committed before."""
+        self._loans.pop(queue, None)
 
     def _want_nothing(self) -> None:
         self._wanted.clear()
@@ -94,12 +91,18 @@ class Notifier(Loop):
             self._later.cancel()
             self._later = None
 
-    def _end_loans(self) -> None:
+    def _end_loans(self, *, all_of_them: bool = False) -> None:
+        """Take back the names whose loans have lasted too long, and wait for the others."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        loans, self._loans = self._loans, {}
-        unpaid = [queue for queue, loan in loans.items() if not loan.repaid]
+        now = time.monotonic()
+        unpaid = [queue for queue, since in self._loans.items() if all_of_them or since + _LOAN <= now]
+        for queue in unpaid:
+            del self._loans[queue]
+        if self._loans:
+            wait = min(self._loans.values()) + _LOAN - now
+            self._timer = asyncio.get_running_loop().call_later(wait, self._end_loans)
         self._returned.update(unpaid)
         self.put(unpaid, now=bool(unpaid))
 
@@ -115,7 +118,7 @@ class Notifier(Loop):
             except BaseException:
                 self.put(queues, now=True)
                 raise
-            self._sent_at = time.monotonic()
+            self._announced_at = time.monotonic()
         if not self._queues:
             self._all_sent.set()
         if queues:
@@ -124,7 +127,7 @@ class Notifier(Loop):
     async def finish(self, seconds: float) -> None:
         """Stop when all names are sent, or after `seconds`."""
         self._finishing = True
-        self._end_loans()
+        self._end_loans(all_of_them=True)
         self._wanted.set()  # all may have been lent
         try:
             async with asyncio.timeout(seconds):

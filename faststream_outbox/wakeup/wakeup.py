@@ -17,7 +17,7 @@ from faststream_outbox.wakeup.commit_watch import CommitWatch
 from faststream_outbox.wakeup.control_reader import ControlReader
 from faststream_outbox.wakeup.listener import Listener
 from faststream_outbox.wakeup.node_registrar import NodeRegistrar
-from faststream_outbox.wakeup.notifier import SPACING, Loan, Notifier
+from faststream_outbox.wakeup.notifier import SPACING, Notifier
 
 # How many seconds the last announcements may take during a stop.
 _LAST_ANNOUNCEMENTS: Final = 3.0
@@ -127,7 +127,7 @@ class Wakeup:
             commit.notifies = True
             # What a savepoint takes back is not sent, although the transaction commits.
             if inserts and not in_savepoint(session):
-                commit.loan = self._lend(queue)
+                commit.lent = self._lend(queue)
         # In a transaction that notifies by itself every INSERT carries the notification, which Postgres sends once: the
         # first INSERT may insert nothing, or be rolled back with a savepoint.
         return not commit.notifies
@@ -155,14 +155,14 @@ class Wakeup:
         self._notified_at = now
         return True
 
-    def _lend(self, queue: str) -> Loan | None:
+    def _lend(self, queue: str) -> bool:
         """Lend a queue to a transaction that notifies by itself: it does so for those that have committed before."""
-        return self._notifier.lend(queue) if self._notifier is not None and _running_loop() is self._loop else None
+        return self._notifier is not None and _running_loop() is self._loop and self._notifier.lend(queue)
 
     def _committed(self, commit: "_Commit") -> None:
         """Wake and notify after a commit, which may have been made in any thread."""
-        if commit.loan is not None:
-            commit.loan.repaid = True
+        if commit.lent and self._notifier is not None:
+            self._notifier.repay(commit.queue)
         loop = self._loop
         wake: Announce = self._wake if commit.notifies else self.announce
         if loop is None:
@@ -221,7 +221,7 @@ class _Commit:
     # Whether the transaction itself notifies other processes, with each of its statements.
     notifies: bool = False
     # Whether it also notifies for those that have committed before.
-    loan: Loan | None = None
+    lent: bool = False
 
     def __call__(self) -> None:
         self.after(self)

@@ -78,7 +78,7 @@ async def test_a_message_is_published_before_its_commit_and_handled_after(stage:
     worker, publisher = await stage.child(Entry(contestant), 0), await stage.child(Entry(contestant), 1)
     await worker.ask("create")
     await worker.ask("start", expected=1, watched=True)
-    await publisher.ask("open", clients=1, warm=False)
+    await publisher.ask("open", clients=1)
     told = await publisher.ask("commit", number=7)
     await worker.ask("wait")
     (came,) = (await worker.ask("times"))["times"]["7"]

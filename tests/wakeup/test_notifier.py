@@ -46,11 +46,10 @@ async def test_a_name_waits_for_a_transaction_that_notifies_and_is_not_sent_then
     monkeypatch.setattr(notifiers, "_QUIET", HOUR)
     async with sending() as (notifier, sent):
         notifier.put(["q", "r"])
-        assert notifier.lend("other") is None
-        loan = notifier.lend("q")
-        assert loan is not None
-        loan.repaid = True
-        assert notifier.lend("q") is None
+        assert not notifier.lend("other")
+        assert notifier.lend("q")
+        notifier.repay("q")
+        assert not notifier.lend("q")
         notifier.put(["end"], now=True)
         await until(lambda: "end" in sent)
     assert sent == ["first", "end", "r"]
@@ -64,17 +63,31 @@ async def test_a_name_that_was_lent_for_nothing_is_sent(monkeypatch: pytest.Monk
     async with sending() as (notifier, sent):
         if not new:
             notifier.put(["q"])
-        assert notifier.lend("q", new=new) is not None
+        assert notifier.lend("q", new=new)
         await until(lambda: sent == ["first", "q"])
 
 
 async def test_a_name_is_lent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifiers, "_LOAN", HOUR)
     async with sending() as (notifier, sent):
-        assert notifier.lend("q", new=True) is not None
-        notifier._end_loans()  # as its timer does
-        assert notifier.lend("q") is None
+        assert notifier.lend("q", new=True)
+        notifier._end_loans(all_of_them=True)  # as its timer does when they are due
+        assert not notifier.lend("q")
         await until(lambda: sent == ["first", "q"])
+
+
+async def test_in_a_steady_stream_no_name_is_sent_although_some_transaction_is_always_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notifiers, "_WAIT", HOUR)
+    monkeypatch.setattr(notifiers, "_QUIET", HOUR)
+    async with sending() as (notifier, sent):
+        for _ in range(3):
+            notifier.put(["q"])
+            assert notifier.lend("q")
+            notifier._end_loans()  # its timer, which a loan of long ago has set
+            notifier.repay("q")
+    assert sent == ["first"]
 
 
 async def test_who_stops_sends_what_was_lent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,11 +186,9 @@ class Server:
         """Stop the worker."""
         await self._worker.aclose()
 
-    async def open(self, clients: int, *, warm: bool = True) -> None:
-        """Connect clients that publish, and let each publish once."""
+    async def open(self, clients: int) -> None:
+        """Connect clients that publish."""
         self._publisher = await self._clients.enter_async_context(self._contestant.publishing(clients))
-        if warm:
-            await asyncio.gather(*(self._publisher.one(message(each)) for each in range(clients)))
 
     async def publish(self, count: int, clients: int = 1, batch: int | None = None, way: str = "") -> dict[str, Any]:
         """Publish so many messages, as quickly as can be: in the `way` that a method of the publisher has."""
