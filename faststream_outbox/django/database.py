@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from faststream_outbox.broker.broker import OutboxBroker
+from faststream_outbox.django.handlers import HandlerConnections
 from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.storage import make_dlq_table, make_operations_tables, make_outbox_table
 from faststream_outbox.storage.postgres.drivers import Records
@@ -111,6 +112,8 @@ def database_url(using: str | None = None, *, driver: str = "psycopg") -> URL:
 def make_broker(using: str | None = None, *, driver: str = "psycopg", **options: Any) -> OutboxBroker:
     """Return a broker on the database of Django's settings, for the process that handles messages.
 
+    Each call of a handler has connections of Django of its own, which are closed when it has ended.
+
     Args:
         using: The alias of the database; by default that of the outbox.
         driver: `"psycopg"` or `"asyncpg"`.
@@ -126,6 +129,8 @@ def make_broker(using: str | None = None, *, driver: str = "psycopg", **options:
         app = FastStream(broker)
 
     """
+    # The first is the outermost: middlewares of the project may use models too.
+    options["middlewares"] = (HandlerConnections, *options.get("middlewares", ()))
     return OutboxBroker(create_async_engine(database_url(using, driver=driver)), **tables(), **options)
 
 
