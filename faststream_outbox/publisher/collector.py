@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 from unittest.mock import NonCallableMock
 
@@ -9,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox._faststream import ProducerProto
-from faststream_outbox.publisher.events import drop_events, take_events
+from faststream_outbox.publisher.events import OutboxEvent, return_events, take_events
 from faststream_outbox.publisher.producer import OutboxProducer, PendingRows, run_now
 from faststream_outbox.response import CollectedMessage, OutboxPublishCommand
 from faststream_outbox.storage import NewRow, TimerConflict
@@ -160,10 +161,14 @@ class OutboxCollector:
             raise ValueError(
                 "Another broker takes the events of this session's objects already: collect without events=True."
             )
-        unit.event_writer, unit.take_events, unit.drop_events = self._producer, self._take_events, drop_events
+        unit.event_writer, unit.return_events = self._producer, return_events
+        unit.take_events = partial(self._take_events, unit)
 
-    def _take_events(self, objects: Iterable[object]) -> None:
-        for event in take_events(objects):
+    def _take_events(self, unit: UnitOfWork, objects: Iterable[object]) -> None:
+        taken = list(take_events(objects))
+        unit.taken += taken  # before one of them raises, which fails the flush
+        for _, recorded in taken:
+            event = recorded if isinstance(recorded, OutboxEvent) else recorded()
             self.publish(
                 event.body,
                 event.queue,

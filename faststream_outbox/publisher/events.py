@@ -1,10 +1,12 @@
 """Events that mapped objects record, and that are published with the changes of these objects."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from sqlalchemy import event, inspect
 from sqlalchemy.orm.attributes import flag_dirty
 
 from faststream_outbox.storage import TimerConflict
@@ -57,11 +59,16 @@ class OutboxEvent:
         check_timer_conflict(self.timer_conflict)
 
 
+# An event, or a function that makes it after the flush.
+RecordedEvent: TypeAlias = OutboxEvent | Callable[[], OutboxEvent]
+
+
 class RecordsEvents:
     """A mixin for mapped classes. Its objects record events, which their session publishes when it commits.
 
     The session collects them with `broker.collect(session, events=True)`. Events are taken at each flush, after the
-    changes of the objects; a rollback drops them, that of a savepoint those of the savepoint.
+    changes of the objects; a rollback drops them, that of a savepoint those of the savepoint. An object that was new
+    gets them back with the rollback, and publishes them if it is added again.
 
     Example:
         class Order(RecordsEvents, Base):
@@ -76,7 +83,7 @@ class RecordsEvents:
     """
 
     @property
-    def events(self) -> list[OutboxEvent | Callable[[], OutboxEvent]]:
+    def events(self) -> list[RecordedEvent]:
         """The events of this object that no flush has taken yet: a list to append to.
 
         A function is called after the flush, when a new object has the id that the database gave it.
@@ -84,19 +91,36 @@ class RecordsEvents:
         # The session keeps an object that was changed until it is flushed, and takes its events then. Of an object that
         # only recorded an event it would know nothing.
         flag_dirty(self)
-        events: list[OutboxEvent | Callable[[], OutboxEvent]] = self.__dict__.setdefault(_EVENTS, [])
+        events: list[RecordedEvent] = self.__dict__.setdefault(_EVENTS, [])
         return events
 
 
-def take_events(objects: Iterable[object]) -> Iterator[OutboxEvent]:
-    """Return the events that these objects have recorded, and empty their lists."""
+def take_events(objects: Iterable[object]) -> Iterator[tuple[object, RecordedEvent]]:
+    """Return the events that these objects have recorded, each with its object, and empty their lists."""
     for each in objects:
         if isinstance(each, RecordsEvents):
-            for event in each.__dict__.pop(_EVENTS, ()):
-                yield event if isinstance(event, OutboxEvent) else event()
+            for recorded in each.__dict__.pop(_EVENTS, ()):
+                yield each, recorded
 
 
-def drop_events(objects: Iterable[object]) -> None:
-    """Forget what these objects have recorded."""
-    for each in objects:
+def return_events(taken: Iterable[tuple[object, RecordedEvent]]) -> None:
+    """Give events back to objects that a rollback has made new again: with their values they may be added again."""
+    returned = defaultdict[int, list[RecordedEvent]](list)
+    objects = dict[int, Any]()
+    for each, recorded in taken:
+        objects[id(each)] = each
+        returned[id(each)].append(recorded)
+    for number, each in objects.items():
+        if inspect(each).transient:
+            each.__dict__[_EVENTS] = returned[number] + each.__dict__.get(_EVENTS, [])
+
+
+def _drop_events(each: RecordsEvents, attributes: Iterable[str] | None) -> None:
+    """Forget what an object has recorded together with changes of it that will not be written."""
+    if attributes is None:
         each.__dict__.pop(_EVENTS, None)
+
+
+# After a rollback, and where the program discards changes by `expire` or `refresh`: an object that kept its events
+# would publish them with its next change.
+event.listen(RecordsEvents, "expire", _drop_events, propagate=True)

@@ -151,6 +151,26 @@ async def test_a_commit_around_an_open_savepoint_writes_them(postgres: PostgresB
     assert await bodies(postgres) == [1, 2]
 
 
+async def test_the_rollback_of_a_savepoint_in_which_they_were_written_keeps_those_of_before(
+    postgres: PostgresBackend,
+) -> None:
+    broker = broker_on(postgres)
+    async with postgres.sessions() as session:
+        outbox = broker.collect(session)
+        messages = [outbox.publish(number, queue="before") for number in range(2)]
+        around = await session.begin_nested()
+        inner = await session.begin_nested()
+        await session.begin_nested()
+        await inner.commit()  # with an open savepoint in it, which looks like a commit of the session
+        for number in range(2):
+            outbox.publish(number, queue="taken back")
+        await around.rollback()
+        await session.commit()
+    rows = await postgres.rows()
+    assert [row.queue for row in rows] == ["before", "before"]
+    assert [message.id for message in messages] == [row.id for row in rows]
+
+
 async def test_two_collectors_share_a_statement_and_two_brokers_do_not(postgres: PostgresBackend) -> None:
     other = PostgresBackend(postgres.engine, table_name="another")
     await other.create()

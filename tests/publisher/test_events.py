@@ -106,6 +106,88 @@ async def test_a_rollback_drops_events_flushed_or_not(orders: PostgresBackend) -
     assert [row.payload for row in await orders.rows()] == [b"kept"]
 
 
+@pytest.mark.parametrize("discard", ["expire", "refresh"])
+async def test_changes_that_are_discarded_take_their_events_with_them(orders: PostgresBackend, discard: str) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        session.add(Order())
+    async with orders.sessions() as session:
+        broker.collect(session, events=True)
+        order = await session.get_one(Order, 1)
+        order.pay()
+        if discard == "expire":
+            session.expire(order)
+        else:
+            await session.refresh(order)
+        await session.commit()
+        await session.refresh(order)
+        assert not order.paid
+        order.place()
+        await session.commit()
+    assert await bodies(orders) == [{"placed": 1}]
+
+
+async def test_a_column_that_is_read_again_leaves_the_events(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        session.add(Order())
+    async with orders.transaction() as session:
+        broker.collect(session, events=True)
+        order = await session.get_one(Order, 1)
+        order.pay()
+        await session.refresh(order, ["id"])
+    assert await bodies(orders) == [{"paid": 1}]
+
+
+async def test_a_new_object_that_is_added_again_after_a_rollback_publishes_its_events(orders: PostgresBackend) -> None:
+    broker, order = broker_on(orders), Order()
+    order.place()
+    for attempt in range(2):
+        async with orders.sessions() as session:
+            broker.collect(session, events=True)
+            session.add(order)
+            await session.flush()
+            if attempt == 0:
+                order.pay()
+                await session.rollback()
+                assert order.paid
+            else:
+                await session.commit()
+    assert await bodies(orders) == [{"placed": 1}, {"paid": 1}]
+
+
+async def test_what_a_savepoint_took_back_is_not_returned_with_the_rollback_around_it(orders: PostgresBackend) -> None:
+    broker, order = broker_on(orders), Order()
+    order.events.append(OutboxEvent("before", queue="q"))
+    async with orders.sessions() as session:
+        broker.collect(session, events=True)
+        session.add(order)
+        savepoint = await session.begin_nested()
+        order.events.append(OutboxEvent("of the savepoint", queue="q"))
+        await session.flush()
+        await savepoint.rollback()
+        await session.rollback()
+    [event] = order.events
+    assert isinstance(event, OutboxEvent)
+    assert event.body == "before"
+
+
+async def test_a_new_object_whose_event_could_not_be_made_keeps_the_others(orders: PostgresBackend) -> None:
+    broker, order = broker_on(orders), Order()
+    order.events.append(OutboxEvent("first", queue="q"))
+    order.events.append(lambda: OutboxEvent("last", queue="q" if order.paid else ""))
+    async with orders.sessions() as session:
+        broker.collect(session, events=True)
+        session.add(order)
+        with pytest.raises(ValueError, match="queue is empty"):
+            await session.commit()
+        await session.rollback()
+        order.paid = True
+        session.add(order)
+        await session.commit()
+    assert [row.payload for row in await orders.rows()] == [b"first", b"last"]
+
+
 async def test_without_the_option_nothing_is_taken(orders: PostgresBackend) -> None:
     broker = broker_on(orders)
     async with orders.transaction() as session:

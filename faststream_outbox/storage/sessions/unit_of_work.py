@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction, UOWTransaction
@@ -24,6 +24,14 @@ class Writer(Protocol):
         """Write the items in the session's transaction."""
 
 
+class _Counts(NamedTuple):
+    """How much a session had collected when a savepoint began."""
+
+    waiting: int = 0
+    inserted: int = 0
+    taken: int = 0
+
+
 class UnitOfWork:
     """The items that one session has collected, in their order, each with its writer.
 
@@ -35,19 +43,24 @@ class UnitOfWork:
 
     def __init__(self, session: Session) -> None:
         self._waiting: list[tuple[Writer, Any]] = []
-        # The savepoints that are open, outermost first, each with the number of items that waited when it began.
-        self._savepoints: list[tuple[SessionTransaction, int]] = []
+        # How many of them are written already, in a savepoint that may yet be rolled back.
+        self._inserted = 0
+        # What was taken from objects in this transaction, each with its object.
+        self.taken: list[tuple[object, Any]] = []
+        # The savepoints that are open, outermost first, each with what there was when it began.
+        self._savepoints: list[tuple[SessionTransaction, _Counts]] = []
         self._written = False
         self._releasing = False
         self._committed: SessionTransaction | None = None
-        # The writer of what objects record; what takes it from them after a flush, and drops it after a rollback.
+        # The writer of what objects record; what takes it from them after a flush, and gives it back after a rollback
+        # to those that are new again.
         self.event_writer: Writer | None = None
         self.take_events: Callable[[Iterable[object]], None] | None = None
-        self.drop_events: Callable[[Iterable[object]], None] | None = None
+        self.return_events: Callable[[Sequence[tuple[object, Any]]], None] | None = None
         savepoint = session.get_nested_transaction()
         while savepoint is not None:
             if savepoint.nested:
-                self._savepoints.insert(0, (savepoint, 0))
+                self._savepoints.insert(0, (savepoint, _Counts()))
             savepoint = savepoint.parent
 
     @staticmethod
@@ -93,12 +106,13 @@ class UnitOfWork:
             if not (session.new or session.dirty or session.deleted):
                 break
         items: defaultdict[Writer, list[Any]] = defaultdict(list)
-        for writer, item in self._waiting:
+        for writer, item in self._waiting[self._inserted :]:
             items[writer].append(item)
         for writer in sorted(items, key=lambda each: each.place):
             writer.write(session, items[writer])
-        # After an error they stay: a commit that is tried again must not leave them out.
-        self._waiting.clear()
+        # They stay: after the rollback of a savepoint in which they were written, the next commit writes them again. So
+        # does a commit that is tried again after an error above.
+        self._inserted = len(self._waiting)
         self._written = not session.in_nested_transaction()
 
     def after_flush(self, session: Session) -> None:
@@ -114,34 +128,45 @@ class UnitOfWork:
             parent = parent.parent
         while self._savepoints and self._savepoints[-1][0] not in around:
             self._savepoints.pop()  # it has ended
-        self._savepoints.append((savepoint, len(self._waiting)))
+        self._savepoints.append((savepoint, _Counts(len(self._waiting), self._inserted, len(self.taken))))
 
     def committed(self, session: Session) -> None:
         """Record that the innermost transaction was committed: its end follows."""
         self._committed = session.get_nested_transaction() or session.get_transaction()
 
-    def ended(self, session: Session, transaction: SessionTransaction) -> None:
+    def ended(self, transaction: SessionTransaction) -> None:
         """Drop what was added in a transaction that was not committed; begin anew after the outermost."""
         self._releasing = False
         outermost = transaction.parent is None
         if not (outermost or transaction.nested):
             return  # the inner transaction of a flush
         if transaction is not self._committed:
-            self._drop(session, transaction)
+            self._drop(transaction)
         self._committed = None
         if outermost:
-            self._waiting.clear()
             self._savepoints.clear()
+            self._waiting.clear()
+            self.taken.clear()
+            self._inserted = 0
             self._written = False
 
-    def _drop(self, session: Session, transaction: SessionTransaction) -> None:
-        """Drop the items that were added since a savepoint began."""
-        for number, (savepoint, waiting) in enumerate(self._savepoints):
+    def _drop(self, transaction: SessionTransaction) -> None:
+        """Drop the items that were added since a savepoint, or the outermost transaction, began."""
+        counts = _Counts()
+        for number, (savepoint, then) in enumerate(self._savepoints):
             if savepoint is transaction:
-                del self._savepoints[number:], self._waiting[waiting:]
+                counts = then
+                del self._savepoints[number:]
                 break
-        if self.drop_events is not None:
-            self.drop_events(session.identity_map.values())
+        else:
+            if transaction.parent is not None:
+                return  # it began before anything was collected
+        del self._waiting[counts.waiting :]
+        self._inserted = min(self._inserted, counts.inserted)
+        taken = self.taken[counts.taken :]
+        del self.taken[counts.taken :]
+        if taken and self.return_events is not None:
+            self.return_events(taken)
 
 
 def _before_commit(session: Session) -> None:
@@ -166,7 +191,7 @@ def _created(session: Session, transaction: SessionTransaction) -> None:
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:
     if _UNIT in session.info:
-        session.info[_UNIT].ended(session, transaction)
+        session.info[_UNIT].ended(transaction)
 
 
 # On the class, once, which covers every session, as in `commits`. The guard of a handler's session comes before.
