@@ -1,9 +1,12 @@
 """Publish on Django's connection: inside `transaction.atomic()`, in sync and in async code."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -19,6 +22,9 @@ from faststream_outbox.storage.schema.tables import notify_channel
 _serializer = FastDependsConfig()._serializer  # noqa: SLF001 - as FastStream's own producers do
 # The headers, the timer and the times of nearly all messages.
 _NOTHING_SPECIAL: Final = (None, None, None, None)
+# The `aatomic()` in which a task is; those that are open on a connection, from the outermost.
+_inside: ContextVar[object | None] = ContextVar("faststream_outbox.aatomic", default=None)
+_holders: WeakKeyDictionary[Any, list[object]] = WeakKeyDictionary()
 
 
 def publish(
@@ -152,6 +158,7 @@ async def aatomic(using: str | None = None) -> AsyncIterator[None]:
     """Hold `transaction.atomic()` open in async code: the async methods of models inside it are in its transaction.
 
     Django runs these methods in one thread for each request, with one connection: await them one after the other.
+    Publishing in a second task of the request raises, because this transaction could roll its message back.
 
     Args:
         using: The alias of the database; by default that of the outbox.
@@ -162,14 +169,51 @@ async def aatomic(using: str | None = None) -> AsyncIterator[None]:
             await apublish({"order_id": order.id}, queue="orders")
 
     """
-    atomic = transaction.atomic(using=outbox_alias(using))
-    await sync_to_async(atomic.__enter__, thread_sensitive=True)()
+    alias = outbox_alias(using)
+    atomic, before = transaction.atomic(using=alias), _inside.get()
+    token = before or object()
+
+    def enter() -> None:
+        _check_holder(alias, token)
+        atomic.__enter__()
+        _holders.setdefault(connections[alias], []).append(token)
+
+    def leave(*error: Any) -> None:
+        _holders[connections[alias]].pop()
+        atomic.__exit__(*error)
+
+    try:
+        await _to_its_end(enter)
+    except asyncio.CancelledError as error:
+        await _to_its_end(leave, type(error), error, None)
+        raise
+    _inside.set(token)
     try:
         yield
     except BaseException as error:
-        await sync_to_async(atomic.__exit__, thread_sensitive=True)(type(error), error, error.__traceback__)
+        await _to_its_end(leave, type(error), error, error.__traceback__)
         raise
-    await sync_to_async(atomic.__exit__, thread_sensitive=True)(None, None, None)
+    else:
+        await _to_its_end(leave, None, None, None)
+    finally:
+        _inside.set(before)
+
+
+async def _to_its_end(function: Callable[..., None], *arguments: Any) -> None:
+    """Run a function in the thread of sync code, and wait for it even if this task is cancelled meanwhile.
+
+    Otherwise the function might run later or not at all, and the transaction would stay open for the code that follows.
+    """
+    running = asyncio.ensure_future(sync_to_async(function, thread_sensitive=True)(*arguments))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    running.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def _in_transaction(using: str | None) -> Any:
@@ -185,7 +229,17 @@ def _in_transaction(using: str | None) -> Any:
             "publish() was called outside a transaction: the message would be sent although your changes may fail. "
             f"Call it inside transaction.atomic(using={alias!r}), together with the changes that it is about."
         )
+    _check_holder(alias, _inside.get())
     return connection
+
+
+def _check_holder(alias: str, token: object) -> None:
+    """Raise if another task holds a transaction open on the connection of this thread: it may yet roll back."""
+    if (holders := _holders.get(connections[alias])) and holders[-1] is not token:
+        raise RuntimeError(
+            "Another task has opened a transaction by aatomic() on the connection that both share, and may roll it "
+            "back. Await the two one after the other, or run each in an asgiref.sync.ThreadSensitiveContext."
+        )
 
 
 def _notify_later(connection: Any, queue: str) -> bool:

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connection, connections, transaction
 from django.test import AsyncClient, Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -16,8 +17,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from faststream_outbox import OutboxBroker
-from faststream_outbox.django import apublish, make_broker, publish, publish_batch
+from faststream_outbox.django import aatomic, apublish, make_broker, publish, publish_batch
 from faststream_outbox.django.database import tables
+from faststream_outbox.django.models import Message
 from faststream_outbox.embedded import Database
 
 
@@ -190,6 +192,99 @@ def test_a_database_that_is_not_postgres_is_refused(project: Any) -> None:
             publish(1, queue="q")
     finally:
         del project.vendor
+
+
+async def place_one() -> None:
+    async with aatomic():
+        await apublish(1, queue="q")
+
+
+async def test_a_task_that_is_cancelled_while_it_opens_a_transaction_ends_it(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del project
+    gate, busy, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+    original = transaction.Atomic.__enter__
+
+    def slow(atomic: Any) -> None:
+        loop.call_soon_threadsafe(busy.set)
+        assert gate.wait(30)
+        original(atomic)
+
+    async with ThreadSensitiveContext():
+        monkeypatch.setattr(transaction.Atomic, "__enter__", slow)
+        task = asyncio.create_task(place_one())
+        await busy.wait()
+        await cancel(task, gate)
+        assert not await sync_to_async(lambda: connection.in_atomic_block)()
+        await sync_to_async(connections.close_all)()
+
+
+async def test_a_task_that_is_cancelled_before_it_ends_a_transaction_ends_it(project: Any) -> None:
+    del project
+    gate, left = threading.Event(), asyncio.Event()
+    waiting: list[asyncio.Task[bool]] = []
+
+    async def place() -> None:
+        async with aatomic():
+            await apublish(1, queue="q")
+            # Keeps the thread busy, so that the end of the transaction waits for it.
+            waiting.append(asyncio.create_task(sync_to_async(gate.wait)(30)))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(left.set)
+
+    async with ThreadSensitiveContext():
+        task = asyncio.create_task(place())
+        await left.wait()
+        await cancel(task, gate)
+        assert await waiting[0]
+        assert not await sync_to_async(lambda: connection.in_atomic_block)()
+        await sync_to_async(connections.close_all)()
+
+
+async def cancel(task: asyncio.Task[None], gate: threading.Event) -> None:
+    task.cancel()
+    await asyncio.sleep(0)  # delivers the cancellation
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_second_task_cannot_publish_into_the_transaction_of_the_first(project: Any) -> None:
+    del project
+    opened, refused = asyncio.Event(), asyncio.Event()
+
+    async def roll_back() -> None:
+        async with aatomic():
+            await apublish(1, queue="q")
+            opened.set()
+            await refused.wait()
+            raise ValueError("rolled back")
+
+    async def publish_beside() -> None:
+        await opened.wait()
+        with pytest.raises(RuntimeError, match="Another task has opened a transaction"):
+            await apublish(1, queue="q")
+        with pytest.raises(RuntimeError, match="Another task has opened a transaction"):
+            async with aatomic():
+                pass
+        refused.set()
+
+    async def publish_within() -> None:
+        async with aatomic():  # wait_for has tasks of its own in older Pythons
+            await asyncio.wait_for(asyncio.create_task(within()), 30)
+
+    async def within() -> None:
+        async with aatomic():
+            await apublish(1, queue="within")
+
+    async with ThreadSensitiveContext():
+        with pytest.raises(ValueError, match="rolled back"):
+            await asyncio.gather(roll_back(), publish_beside())
+        await refused.wait()
+        await publish_within()
+        assert [message.queue async for message in Message.objects.all()] == ["within"]
+        await sync_to_async(connections.close_all)()
 
 
 async def test_a_broker_handles_what_django_publishes(project: Any) -> None:
