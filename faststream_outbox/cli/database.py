@@ -26,9 +26,10 @@ def make_engine(settings: OutboxSettings) -> AsyncEngine:
     """Return the engine of one process; it reads the password of the settings for each connection."""
     if settings.dsn is None:
         raise settings.missing("dsn", "name an application by --app")
-    engine = create_async_engine(
-        database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0, hide_parameters=True
-    )
+    with settings.blame("dsn"):  # SQLAlchemy reads some options of the URL here
+        engine = create_async_engine(
+            database_url(settings.dsn), pool_size=_CONNECTIONS, max_overflow=0, hide_parameters=True
+        )
     if settings.dsn_password is not None:
         event.listen(engine.sync_engine, "do_connect", partial(_give_password, settings.dsn_password))
     return engine

@@ -65,6 +65,10 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             ("--to", "mqtt://somewhere", *ROUTE),
             "--to: mqtt:// is not known; write one of kafka://, kafka+confluent://, amqp://, amqps://, nats://, ",
         ),
+        (
+            (*TO, *ROUTE, "--dsn", f"{NOWHERE}?prepared_statement_cache_size=many"),
+            "--dsn: invalid literal for int() with base 10: 'many'",
+        ),
         ((*TO, *ROUTE, "--check", "--health", "x"), "--health: 'x' is not an address; write host:port, or a port."),
         (TO, "routes is not set: give --route queue=destination, or set OUTBOX_ROUTES, or write routes into the file"),
         ((*TO, "--route", "orders"), "--route: 'orders' is not a route; write queue=destination."),
