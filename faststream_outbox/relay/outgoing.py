@@ -27,6 +27,11 @@ class Outgoing:
     message_id: str
     correlation_id: str
 
+    @property
+    def size(self) -> int:
+        """How many bytes the payload and the headers have, about."""
+        return len(self.payload) + sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
+
 
 def make_outgoing(row: OutboxRow, destination: str, *, source: str, cloudevents: bool) -> Outgoing:
     """Make the message of a row; it is the same each time."""

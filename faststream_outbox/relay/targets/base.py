@@ -270,7 +270,7 @@ class OneByOneTarget(Target):
         """Send a message when there is room for it, unless the lease is lost meanwhile."""
         if self.repeats_sends:
             return await self._try(self.send(message), message.destination) if holds_lease() else LeaseLostError()
-        size, window = len(message.payload), self.window(message.destination)
+        size, window = message.size, self.window(message.destination)
         async with window.room(size, self.confirm_timeout, may_skip=True) as admitted:
             if not holds_lease():
                 return LeaseLostError()

@@ -135,7 +135,7 @@ class NatsTarget(OneByOneTarget):
         """Send all messages, then wait for all; one flush confirms all messages of core NATS."""
         if not all(message.destination.startswith(_CORE) for message in messages):
             return await super().send_each(messages)
-        connection, size = self.connection, sum(len(message.payload) for message in messages)
+        connection, size = self.connection, sum(message.size for message in messages)
         try:
             async with self.window(_CORE).room(size, self.confirm_timeout), asyncio.timeout(self.seconds_for(size)):
                 check = nats_permissions(self._connected_client)
@@ -149,11 +149,11 @@ class NatsTarget(OneByOneTarget):
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
         check = partial(nats_permissions(self._connected_client), _subject(message))
         if message.destination.startswith(_CORE):
-            async with self._flushed(len(message.payload)):
+            async with self._flushed(message.size):
                 await self._publish(message)
             check()
             return
-        command = self._command(message, _ANSWER_SHARE * self.seconds_for(len(message.payload)))
+        command = self._command(message, _ANSWER_SHARE * self.seconds_for(message.size))
         try:
             publishing = self.broker.config.broker_config.js_producer.publish(command)
             await nats_answer(self.client, publishing, self.client.stats["reconnects"], check=check)

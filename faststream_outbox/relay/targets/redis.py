@@ -132,14 +132,14 @@ class RedisTarget(OneByOneTarget):
         return self._window
 
     def _fitting(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        return messages[: self._window.count([len(message.payload) for message in messages])]
+        return messages[: self._window.count([message.size for message in messages])]
 
     def _room(self, messages: Sequence[Outgoing]) -> AbstractAsyncContextManager[bool]:
-        return self._window.room(sum(len(message.payload) for message in messages), self.confirm_timeout)
+        return self._window.room(sum(message.size for message in messages), self.confirm_timeout)
 
     async def _send_together(self, messages: Sequence[Outgoing], *, transaction: bool) -> list[Exception | None]:
         refusals: list[Exception | None] = []
-        seconds = self.seconds_for(sum(len(message.payload) for message in messages))
+        seconds = self.seconds_for(sum(message.size for message in messages))
         try:
             async with asyncio.timeout(seconds), self.client.pipeline(transaction=transaction) as pipeline:
                 for message in messages:
