@@ -1,6 +1,7 @@
 """What becomes of a message that the broker will not take: its key waits or goes on without it, and no other does."""
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import redis.asyncio
@@ -9,6 +10,7 @@ from sqlalchemy import insert, text
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, by_header
+from faststream_outbox.relay.targets import rabbit
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.relay.endpoints import (
@@ -193,3 +195,24 @@ async def test_a_broker_without_confirmations_is_refused(postgres: PostgresBacke
     with pytest.raises(ValueError, match="publisher_confirms"):
         await relay.start()
     await relay.stop()
+
+
+@pytest.mark.parametrize("endpoint", [RabbitQueueEndpoint], indirect=True)
+async def test_a_missing_exchange_is_not_tried_by_each_message(
+    postgres: PostgresBackend, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try closes the channel, and the messages of others that are on their way are sent again."""
+    monkeypatch.setattr(rabbit, "_MISSING_SECONDS", 60.0)
+    broker, to = broker_on(postgres), endpoint.broker()
+    async with Relay(broker, to=to, routes={"q": by_header("where")}):
+        for number in range(3):
+            async with postgres.transaction() as session:
+                headers = {"where": f"{endpoint.name}-missing/key"}
+                await broker.publish(number, queue="q", headers=headers, session=session)
+            await until_empty(postgres)
+            tried = AsyncMock()
+            monkeypatch.setattr(type(to.config.broker_config.producer), "publish", tried)
+    assert not tried.called
+    letters = await postgres.dead_letters()
+    assert [letter.payload for letter in letters] == [b"0", b"1", b"2"]
+    assert all("NOT_FOUND - no exchange" in (letter.last_exception or "") for letter in letters)

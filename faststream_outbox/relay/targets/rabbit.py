@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from typing import Any, Final
 
 from aio_pika import Connection
@@ -44,6 +45,11 @@ _PROPERTIES_BYTES: Final = 8 + 14 + 3 * (1 + _MAX_TEXT_BYTES) + 16
 # Try a closed channel again for a second: the client reopens it by itself.
 _REOPEN_INTERVAL: Final = 0.05
 _REOPEN_ATTEMPTS: Final = 20
+# A message for an exchange that is missing closes the channel, and those on their way beside it are sent again. For so
+# long after it, messages for that exchange are refused without being sent.
+_MISSING_SECONDS: Final = 1.0
+# How many exchanges to remember before those are forgotten that do not matter any more.
+_REMEMBERED: Final = 1_000
 
 
 class RabbitTarget(OneByOneTarget):
@@ -57,6 +63,8 @@ class RabbitTarget(OneByOneTarget):
     def __init__(self, broker: RabbitBroker) -> None:
         super().__init__(broker)
         self._lock = SharedLock()
+        # The exchanges that were missing a moment ago: until when that counts, and what RabbitMQ said.
+        self._missing: dict[str, tuple[float, str]] = {}
 
     def check(self, destination: str) -> None:
         """Raise for a destination with neither an exchange nor a routing key."""
@@ -143,11 +151,23 @@ class RabbitTarget(OneByOneTarget):
                 return await self._publish(message)
             except ChannelInvalidStateError:
                 await asyncio.sleep(_REOPEN_INTERVAL)
+            except ChannelNotFoundEntity as error:
+                self._note_missing(_exchange(message), error)
+                raise
         raise OutageError("RabbitMQ closed the channel, and the client has not reopened it.")
+
+    def _note_missing(self, exchange: str, error: ChannelNotFoundEntity) -> None:
+        now = time.monotonic()
+        if len(self._missing) >= _REMEMBERED:  # rows may name any number of exchanges
+            self._missing = {each: known for each, known in self._missing.items() if now < known[0]}
+        self._missing[exchange] = now + _MISSING_SECONDS, error_text(error)
 
     async def _publish(self, message: Outgoing) -> None:
         """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
         exchange, slash, key = message.destination.partition("/")
+        until, why = self._missing.get(_exchange(message), (0.0, ""))
+        if time.monotonic() < until:
+            raise RefusedError(why)
         headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name not in _STEERING}
         self._check_sizes(message)
         command = RabbitPublishCommand(
@@ -196,3 +216,9 @@ class RabbitTarget(OneByOneTarget):
         """The bytes of the largest frame, which has to hold all headers of a message; 0 while there is no limit."""
         transport = self.client.transport
         return 0 if transport is None else int(transport.connection.connection_tune.frame_max)
+
+
+def _exchange(message: Outgoing) -> str:
+    """Return the exchange of a message; that of a queue has no name."""
+    exchange, slash, _ = message.destination.partition("/")
+    return exchange if slash else ""
