@@ -87,7 +87,7 @@ class KafkaTarget(BatchProducer):
         try:
             partitions = await self.partitions(topic)
         except UnknownTopicOrPartitionError as error:
-            raise self._missing.add(topic) from error
+            raise self.note_missing(topic) from error
         if key is None:
             partition = partitions[next(self._round_robin) % len(partitions)]
         else:

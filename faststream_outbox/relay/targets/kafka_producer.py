@@ -21,6 +21,7 @@ from faststream_outbox.relay.targets.base import (
 )
 from faststream_outbox.relay.targets.kafka_client import InvalidRecordError, Producer
 from faststream_outbox.relay.targets.kafka_topics import (
+    MissingTopicError,
     MissingTopics,
     SharedQuestion,
     describe_partitions,
@@ -227,8 +228,17 @@ class BatchProducer(Target):
         if not isinstance(error, errors.UnknownTopicOrPartitionError | errors.NotLeaderForPartitionError):
             return self.translate(error)
         if await self._whether_missing.answer(topic):
-            return self._missing.add(topic)
+            return self.note_missing(topic)
         return NotAcceptedError(f"Partition {partition} of {topic} has no leader at the moment: {error_text(error)}")
+
+    def note_missing(self, topic: str) -> MissingTopicError:
+        """Remember a missing topic, and return the error for its message.
+
+        The client forgets it: otherwise each of its questions would name all topics that rows have ever named.
+        """
+        if self._producer is not None:
+            self._producer.client._topics.discard(topic)  # noqa: SLF001 - aiokafka has no public name for it
+        return self._missing.add(topic)
 
     async def _is_missing(self, topic: str) -> bool:
         """Return whether Kafka does not have a topic for some time; a broker that has just begun to lead may say so."""

@@ -2,13 +2,16 @@
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
+from faststream.kafka import KafkaBroker
 
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets import kafka_producer, kafka_topics, make_target
 from faststream_outbox.relay.targets.base import NotAcceptedError, OutageError
+from faststream_outbox.relay.targets.kafka import KafkaTarget
 from tests.backends import PostgresBackend
 from tests.relay.endpoints import PARTITIONS
 from tests.relay.faults.arrivals import arrivals_of
@@ -135,3 +138,20 @@ async def test_what_waits_when_a_relay_disconnects_fails(
     [error] = await asyncio.wait_for(sending, 30)
     assert isinstance(error, OutageError)
     own_kafka_server.resume()
+
+
+async def test_the_client_forgets_topics_that_are_missing(kafka_server: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows may name any number of topics, and the client names those it knows in each question."""
+    monkeypatch.setattr(kafka_producer, "_TOPIC_SECONDS", 0.5)
+    there, missing = f"there-{uuid4().hex}", [f"missing-{uuid4().hex}" for _ in range(3)]
+    await kafka_server.create_topic(there, PARTITIONS)
+    target = KafkaTarget(KafkaBroker(kafka_server.bootstrap_servers, logger=None))
+    await target.start()
+    try:
+        messages = [Outgoing(topic, b"1", {}, None, "1", "1") for topic in (*missing, there)]
+        errors = await target.send_each(messages)
+        assert [type(error) for error in errors] == [*[kafka_topics.MissingTopicError] * 3, type(None)]
+        assert target._producer is not None
+        assert target._producer.client._topics == {there}
+    finally:
+        await target.stop()
