@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from faststream_outbox.console import rendering
 from faststream_outbox.console.access import Access, AccessHook, ask
 from faststream_outbox.console.errors import PageError, RefusedError
+from faststream_outbox.console.forms import BACK
 from faststream_outbox.console.site import Site
 from faststream_outbox.console.visit import Page, Shown, Visit
 from faststream_outbox.operations import OperationsTableError
@@ -104,8 +105,10 @@ class Console:
             title, status, text = "A table is missing", 404, str(error)
         except (DBAPIError, OSError) as error:
             title, status = "The database did not answer", 503
-            text = " ".join(filter(None, (describe(getattr(error, "orig", None) or error), advice(error))))
-        shown = Shown("error.html", {"title": title, "text": text, "status": status, "nav": None}, status)
+            said = describe(getattr(error, "orig", None) or error).rstrip(".")
+            text = " ".join(filter(None, (f"{said}.", advice(error))))
+        values = {"title": title, "text": text, "status": status, "nav": None, "back": request.scope.get(BACK, "")}
+        shown = Shown("error.html", values, status)
         # Who is known keeps the menu.
         return self.respond(request, request.scope.get(_ACCESS), "", shown)
 

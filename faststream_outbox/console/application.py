@@ -27,7 +27,7 @@ from faststream_outbox.operations import OutboxOperations
 async def _theme(request: Request) -> Response:
     """Remember a theme; no right is needed, and nothing but the cookie is changed."""
     form, root = await read_form(request), request.scope.get("root_path", "")
-    theme, back = form.get("theme"), form.get("back").lstrip("/\\")
+    theme, back = form.get("theme"), form.back
     if theme not in rendering.THEMES:
         raise PageError(f"There is no theme {theme!r}; there are {', '.join(rendering.THEMES)}.")
     response = RedirectResponse(f"{root}/{back}", 303)

@@ -12,6 +12,10 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_FIELDS: Final = 2_000
 
 
+# Where a request keeps the page that its form was on, for the page of an error.
+BACK: Final = "faststream_outbox.console.back"
+
+
 class Form:
     """The fields of a form; a field may have several values."""
 
@@ -25,6 +29,11 @@ class Form:
     def all(self, name: str) -> list[str]:
         """Return all values of a field."""
         return self._fields.get(name, [])
+
+    @property
+    def back(self) -> str:
+        """The page of the console that the form was on."""
+        return self.get("back").lstrip("/\\")
 
 
 async def read_form(request: Request) -> Form:
@@ -41,7 +50,9 @@ async def read_form(request: Request) -> Form:
         )
     except ValueError as error:
         raise PageError(f"The form cannot be read: {error}.") from error
-    return Form(found)
+    form = Form(found)
+    request.scope[BACK] = form.back
+    return form
 
 
 def required(form: Form, name: str, what: str) -> str:

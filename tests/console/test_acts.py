@@ -113,7 +113,7 @@ async def test_a_queue_is_paused_for_a_while_and_resumed(outbox: ConsoleOutbox) 
         assert (pause.queue, pause.reason, pause.until is not None) == ("orders", "deploy", True)
         refused = await client.submit("/acts/one/pause", queue="orders", reason="deploy", seconds="7")
         assert refused.status_code == 400
-        assert "Done" in await client.act_on("resume", queue="orders")
+        assert "Resume orders Done" in await client.act_on("resume", queue="orders")
         assert "It was not paused" in await client.act_on("resume", queue="orders")
     assert not await outbox.operations.pauses()
 
@@ -196,9 +196,10 @@ async def test_a_wrong_choice_of_rows_is_refused(
     outbox: ConsoleOutbox, fields: dict[str, str | list[str]], said: str
 ) -> None:
     async with outbox.client() as client:
-        response = await client.submit("/acts/preview", **fields)
+        response = await client.submit("/acts/preview", **fields, back="\\/dead-letters/rows?queue=orders")
     assert response.status_code == 400
     assert said in words(response.text)
+    assert '<a class="button" href="/dead-letters/rows?queue=orders">Back</a>' in response.text
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def preview(console: Console, request: Request, access: Access) -> Respons
         "sample": _visit(console, access).redact(selection.sample),  # type: ignore[type-var]
         "frozen": json.dumps(selection.to_dict()),
         "describes": described(selection),
-        "back": _back(form),
+        "back": form.back,
     }
     return console.respond(request, access, _nav(act), Shown("preview.html", values))
 
@@ -123,7 +123,7 @@ async def run(console: Console, request: Request, access: Access) -> Response:
         await _check_ids(console, access, act.kind, selection.ids)
     reason = required(form, "reason", "The reason")
     given = _given(act, form, access, console, name)
-    job = Job(name, act.title, act.noun, _back(form), access.user, reason, selection.count)
+    job = Job(name, act.title, act.noun, form.back, access.user, reason, selection.count)
     call: Callable[..., Any] = getattr(console.site.operations, name)
     return await run_job(
         console,
@@ -217,11 +217,6 @@ def _act(name: str) -> RowAct:
     if name not in ROW_ACTS:
         raise PageError(f"There is no act {name!r} on rows.")
     return ROW_ACTS[name]
-
-
-def _back(form: Form) -> str:
-    """Return the page of the console that the rows were chosen on."""
-    return form.get("back").lstrip("/\\")
 
 
 def _nav(act: RowAct) -> str:

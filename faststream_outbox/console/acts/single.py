@@ -150,7 +150,7 @@ async def do_single(console: Console, request: Request, access: Access) -> Respo
             return ActResult(name, 0, {0: act.nothing})
         return ActResult(name, 1, {}, await _audit_id(operations, name, queue, access))
 
-    job = Job(name, f"{act.title} {act.noun}", act.noun, _back(act, queue, subject), access.user, reason, Count(1))
+    job = Job(name, f"{act.title} {subject}", act.noun, _back(act, queue, subject), access.user, reason, Count(1))
     return await run_job(console, request, job, do)
 
 
