@@ -31,6 +31,11 @@ def duration(seconds: float | None) -> str:
     return f"{count:,} {unit}{minutes}"
 
 
+def ago(seconds: float) -> str:
+    """Return how long ago something was: `"4 min ago"`, `"just now"`."""
+    return "just now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
 def exact(at: datetime) -> str:
     """Return a time in full, in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -51,9 +56,10 @@ def number(value: Count | int | None) -> Markup:
     """Return a number with its thousands parted; zero and none are quiet."""
     if value is None:
         return Markup('<span class="none">{}</span>').format(_NOTHING)
+    text = str(value) if isinstance(value, Count) else f"{value:,}"
     if (value.number if isinstance(value, Count) else value) == 0:
-        return Markup('<span class="zero">0</span>')
-    return escape(str(value) if isinstance(value, Count) else f"{value:,}")
+        return Markup('<span class="zero">{}</span>').format(text)
+    return escape(text)
 
 
 def size(count: int) -> str:

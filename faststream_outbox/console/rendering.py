@@ -44,7 +44,7 @@ def _environment() -> Environment:
         name: getattr(formats, name)
         for name in (
             *("duration", "exact", "moment", "number", "size", "rate", "first_line", "preview", "hexadecimal"),
-            *("cut", "short_exception", "plain_json", "pretty_json", "plural"),
+            *("cut", "short_exception", "plain_json", "pretty_json", "plural", "ago"),
         )
     }
     environment.globals |= {"bar": charts.bar, "sparkline": charts.sparkline, "version": __version__, "menu": MENU}
@@ -86,7 +86,12 @@ def _context(
     def may(action: str, queue: str | None = None) -> bool:
         return access is not None and not site.read_only and access.may(action, queue)
 
-    shared = {"url": url, "has_audit": site.operations.audit_table is not None}
+    shared = {
+        "url": url,
+        "has_audit": site.operations.audit_table is not None,
+        # How many queues the user sees, if not all of them.
+        "sees_some": None if access is None or access.queues is None else len(access.queues),
+    }
     return shared | {
         "may": may,
         "ui": _environment().get_template("macros.html").make_module(shared),

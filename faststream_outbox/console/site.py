@@ -30,6 +30,12 @@ _CLOSEST: Final = 0.9
 _JOBS: Final = 100
 
 
+def depth_of(queue: QueueOverview) -> int:
+    """Return how many messages a queue has."""
+    parts = (queue.ready, queue.in_flight, queue.expired, queue.scheduled, queue.blocked)
+    return sum(each.number for each in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What a look at all queues found."""
@@ -48,10 +54,7 @@ class History:
 
     def add(self, queues: Iterable[QueueOverview], traffic: tuple[int, int] | None) -> None:
         """Keep what a look found."""
-        depths = {
-            each.queue: each.ready.number + each.scheduled.number + each.in_flight.number + each.blocked.number
-            for each in queues
-        }
+        depths = {each.queue: depth_of(each) for each in queues}
         published, settled = traffic or (None, None)
         sample = Sample(time.monotonic(), depths, published, settled)
         if self.samples and sample.at - self.samples[-1].at < _CLOSEST:

@@ -36,10 +36,16 @@ def test_a_time_is_relative_and_has_the_exact_one_on_hover(seconds: int, text: s
     assert re.search(r'title="2026-11-18 \d\d:\d\d:\d\d UTC"', shown)
 
 
+def test_what_was_seconds_ago_has_words() -> None:
+    assert [formats.ago(seconds) for seconds in (0.4, 90)] == ["just now", "1 min ago"]
+
+
 def test_numbers_have_separators_and_say_where_counting_stopped() -> None:
     assert formats.number(Count(10_000, capped=True)) == "10,000+"
     assert formats.number(1_234_567) == "1,234,567"
-    assert 'class="zero"' in formats.number(0)
+    assert 'class="zero">0<' in formats.number(0)
+    # Not "0": there may be some among the rows that were not counted.
+    assert 'class="zero">0+<' in formats.number(Count(0, capped=True))
     assert [formats.size(n) for n in (12, 2048, 3 * 1024**2)] == ["12 B", "2.0 KiB", "3.0 MiB"]
     assert [formats.rate(n) for n in (None, 0.0, 2.34, 1234.5)] == ["\N{EN DASH}", "0", "2.3", "1,234"]
     assert formats.plural(Count(1), "row") == "1 row"

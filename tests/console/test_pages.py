@@ -1,5 +1,8 @@
 """Every page: what it shows of rows in every state, of nothing, and of what is wrong."""
 
+import asyncio
+import os
+import platform
 from datetime import timedelta
 
 import pytest
@@ -20,6 +23,25 @@ async def test_the_overview_shows_each_queue_and_what_waits_in_it(outbox: Consol
     for text in ("customers", "mails", "orders", "reminders", "paused", "by ann: the provider is down"):
         assert text in page
     assert "Ready 2 In flight 0 Scheduled 2 Blocked keys 1 Dead letters 3" in words(page)
+
+
+async def test_a_message_whose_lease_ran_out_is_counted_on_the_overview(outbox: ConsoleOutbox) -> None:
+    [row] = await outbox.backend.insert(NewRow("orders", b"1"))
+    await outbox.backend.claim("orders", lease_seconds=1)
+    await outbox.backend.pass_time(2)
+    async with outbox.client() as client:
+        page = await client.get("/")
+        assert "In flight 0 1 expired" in words(page.text)
+        await _follow(client, page.text, "queue?name=orders&amp;state=expired", said=str(row))
+        assert "Was held by" in await client.text(f"/messages/{row}")
+
+
+async def test_the_numbers_of_the_overview_lead_to_what_they_count(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        tiles = (await client.get("/")).text.partition("</section>")[0]
+        assert '<a href="/keys">' in tiles
+        assert '<a href="/dead-letters">' in tiles
 
 
 async def test_a_queue_that_is_paused_and_empty_is_shown(outbox: ConsoleOutbox) -> None:
@@ -155,6 +177,25 @@ async def handle(body: str) -> None:
     raise AssertionError(body)
 
 
+async def test_a_message_says_which_process_holds_it_and_whether_it_is_alive(outbox: ConsoleOutbox) -> None:
+    started, may_end = asyncio.Event(), asyncio.Event()
+    broker = OutboxBroker(
+        outbox.backend.engine, outbox_table=outbox.backend.outbox_table, dlq_table=outbox.backend.dlq_table
+    )
+
+    @broker.subscriber("orders")
+    async def hold(_body: int) -> None:
+        started.set()
+        await may_end.wait()
+
+    async with broker, outbox.client() as client:
+        await broker.start()
+        [row] = await outbox.backend.insert(NewRow("orders", b"1", {"content-type": "application/json"}))
+        await asyncio.wait_for(started.wait(), 60)
+        assert f"Held by {platform.node()}:{os.getpid()} alive" in await client.text(f"/messages/{row}")
+        may_end.set()
+
+
 async def _listed(client: Client) -> bool:
     return "alive orders" in await client.text("/nodes")
 
@@ -169,9 +210,16 @@ async def test_the_doctor_says_what_is_wrong_and_the_overview_repeats_it(outbox:
     async with outbox.client() as client:
         assert "The doctor has not looked yet" in await client.text("/")
         said = await client.text("/doctor")
-        assert "nothing was changed" in said
+        assert "what mends it; nothing was changed" in said
         assert "faststream-outbox keys show customers ada" in said
         assert "The doctor found" in await client.text("/")
+
+
+async def test_the_doctor_of_an_empty_outbox_is_heard_on_the_overview(outbox: ConsoleOutbox) -> None:
+    async with outbox.client() as client:
+        assert "The doctor has not looked yet" in await client.text("/")
+        assert "Examined just now." in await client.text("/doctor")
+        assert "The doctor has not looked yet" not in await client.text("/")
 
 
 async def test_without_the_tables_of_operators_pages_say_which_one_to_create(outbox: ConsoleOutbox) -> None:
@@ -179,7 +227,7 @@ async def test_without_the_tables_of_operators_pages_say_which_one_to_create(out
     outbox.operations = bare
     await outbox.backend.insert(NewRow("orders", b"1"))
     async with outbox.client() as client:
-        assert "orders running" in await client.text("/")
+        assert "orders unknown" in await client.text("/")
         assert "Pause" not in await client.text("/")
         assert "There is no audit table" in await client.text("/audit")
         assert "There is no dead-letter table" in await client.text("/dead-letters")
@@ -230,7 +278,9 @@ async def test_who_is_known_keeps_the_menu_on_the_page_of_an_error(outbox: Conso
 async def test_a_database_that_does_not_answer_is_a_page_too(outbox: ConsoleOutbox) -> None:
     await outbox.backend.run("DROP TABLE outbox CASCADE")
     async with outbox.client() as client:
-        assert "The database did not answer" in await client.text("/", 503)
+        assert "The database did not answer" in await client.text("/keys?state=parked", 503)
+        page = (await client.get("/keys?state=parked")).text
+        assert '<a class="button" href="/keys?state=parked">Try again</a>' in page
 
 
 async def test_names_with_any_characters_lead_to_their_pages(outbox: ConsoleOutbox) -> None:
@@ -245,6 +295,8 @@ async def test_names_with_any_characters_lead_to_their_pages(outbox: ConsoleOutb
         await _follow(client, page, "key?queue=a")
 
 
-async def _follow(client: Client, page: str, beginning: str) -> None:
-    link = page.partition(f'href="/{beginning}')[2].partition('"')[0].replace("&amp;", "&")
-    assert "a/b?c" in await client.text(f"/{beginning}{link}")
+async def _follow(client: Client, page: str, beginning: str, said: str = "a/b?c") -> None:
+    found, link = page.partition(f'href="/{beginning}')[1:]
+    assert found
+    address = f"/{beginning}{link}".partition('"')[0].replace("&amp;", "&")
+    assert said in await client.text(address)

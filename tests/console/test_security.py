@@ -176,6 +176,27 @@ async def test_an_act_that_is_not_allowed_is_neither_offered_nor_done(outbox: Co
     assert len((await outbox.operations.dead_letters()).items) == 3
 
 
+async def test_what_the_doctor_found_is_not_told_to_who_sees_some_queues(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    user = Access("ann")
+    async with outbox.client(access=lambda _request: user) as client:
+        await client.get("/doctor")
+        assert "customers" in (await client.text("/")).partition("Queue State")[0]
+        assert "Doctor" in (await client.get("/")).text
+        user = Access("bob", queues={"orders"})
+        page = (await client.get("/")).text
+        assert "customers" not in page
+        assert "doctor" not in page.lower()
+
+
+async def test_an_empty_page_says_that_the_user_sees_some_queues(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client(**restricted(queues={"late"})) as client:
+        assert "No process reads your queues" in await client.text("/nodes")
+        for path in ("/", "/keys", "/dead-letters", "/dead-letters/rows", "/timers", "/nodes", "/audit"):
+            assert "You see one queue only." in await client.text(path), path
+
+
 async def test_of_some_queues_a_user_sees_and_changes_nothing_else(outbox: ConsoleOutbox) -> None:
     ids = await outbox.fill()
     async with outbox.client(**restricted(queues={"orders"})) as client:

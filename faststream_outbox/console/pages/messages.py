@@ -86,7 +86,7 @@ def _steps(message: Message) -> list[tuple[str, Any, str]]:
         steps.append((f"Failed, attempt {message.attempts:,}", message.last_attempt_at, "bad"))
     if message.holder is not None:
         ended = message.state == "expired"
-        steps.append((f"Lease of {message.holder} {'ran out' if ended else 'lasts'}", message.lease_expires_at, "busy"))
+        steps.append(("Lease ran out" if ended else "Lease ends", message.lease_expires_at, "bad" if ended else "busy"))
     elif message.due_at is not None:
         steps.append(("Due", message.due_at, "good" if message.state == "ready" else "plain"))
     return steps

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from faststream_outbox.console.site import depth_of
 from faststream_outbox.console.visit import Shown, Visit
 from faststream_outbox.operations import Count, QueueOverview
 
@@ -16,12 +17,12 @@ async def overview(visit: Visit) -> Shown:
         "queues": found,
         "sums": {
             name: _sum(found, name)
-            for name in ("ready", "in_flight", "scheduled", "blocked_keys", "parked_keys", "dead")
+            for name in ("ready", "in_flight", "expired", "scheduled", "blocked_keys", "parked_keys", "dead")
         },
         "oldest": max(
             (each.oldest_claimable_age for each in found if each.oldest_claimable_age is not None), default=None
         ),
-        "deepest": max((_depth(each) for each in found), default=0),
+        "deepest": max((depth_of(each) for each in found), default=0),
         "depths": {each.queue: history.depths(each.queue) for each in found},
         "into": into,
         "out": out,
@@ -34,7 +35,3 @@ async def overview(visit: Visit) -> Shown:
 def _sum(queues: list[QueueOverview], name: str) -> Count:
     counts = [getattr(each, name) for each in queues]
     return Count(sum(each.number for each in counts), any(each.capped for each in counts))
-
-
-def _depth(queue: QueueOverview) -> int:
-    return queue.ready.number + queue.in_flight.number + queue.scheduled.number + queue.blocked.number
