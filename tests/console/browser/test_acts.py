@@ -120,6 +120,54 @@ async def test_a_replay_by_keyboard_alone(viewer: Viewer, outbox: ConsoleOutbox)
     assert [letter.id for letter in letters] == [2]
 
 
+async def test_the_skip_link_leads_past_the_menu(viewer: Viewer) -> None:
+    page = await viewer.open()
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.closest('main') !== null")
+
+
+async def test_rows_queues_and_keys_by_keyboard_alone(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open("queue?name=orders&state=delayed")
+    await _tab_to(page, "[name=ids]")
+    await page.keyboard.press("Space")
+    await _tab_to(page, "button[value=deliver_now]")
+    await _confirm_by_keyboard(page)
+    await page.goto("/dead-letters/rows?queue=mails")
+    await _tab_to(page, "#scope")
+    await page.keyboard.press("ArrowDown")
+    await _tab_to(page, "button[value=purge]")
+    await _confirm_by_keyboard(page)
+    await page.goto("/")
+    await _tab_to(page, "a[href='/acts/one/pause?queue=orders']")
+    await _confirm_by_keyboard(page)
+    await page.goto("/key?queue=customers&key=ada")
+    await _tab_to(page, "a[href^='/acts/one/release_key']")
+    await _confirm_by_keyboard(page)
+    await page.goto("/timers")
+    await _tab_to(page, "a[href^='/acts/one/cancel_timer']")
+    await _confirm_by_keyboard(page)
+    await page.goto("/dead-letters/1/edit")
+    await _tab_to(page, "#body")
+    await page.keyboard.press("Control+a")
+    await page.keyboard.type('{"order": 7}')
+    await _confirm_by_keyboard(page, opened=True)
+    actions = [entry.action for entry in (await outbox.operations.audit()).items]
+    assert actions == ["edit_and_replay", "cancel_timer", "release_key", "pause", "purge", "deliver_now", "park_key"]
+
+
+async def _confirm_by_keyboard(page: Page, *, opened: bool = False) -> None:
+    if not opened:
+        await page.keyboard.press("Enter")
+    await expect(page.locator("#reason")).to_be_visible()
+    await _tab_to(page, "#reason")
+    await page.keyboard.type("by hand")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".count")).to_have_text("Done")
+
+
 async def _tab_to(page: Page, selector: str) -> None:
     for _ in range(60):
         await page.keyboard.press("Tab")
