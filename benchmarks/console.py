@@ -80,7 +80,7 @@ async def _readers(app: ASGIApp) -> AsyncIterator[dict[str, Read]]:
     """Give the ways to read a page, each of which returns the seconds that it took."""
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        readers = {"a request": partial(_request, client)}
+        readers: dict[str, Read] = {"a request": partial(_request, client)}
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         if chromium is None:
             yield readers
