@@ -34,7 +34,9 @@ async def check_queues(examination: Examination) -> AsyncIterator[Finding]:
 
 def _unserved(queue: str, groups: Iterable[RowGroup], oldest: float, nodes: int) -> Finding:
     rows = sum(group.count for group in groups)
-    alive = "No process with subscribers is connected" if not nodes else f"None of the {nodes} living nodes claims them"
+    alive = {0: "No process with subscribers is connected", 1: "The one living node does not claim them"}.get(
+        nodes, f"None of the {nodes} living nodes claims them"
+    )
     return Finding(
         "queues",
         "error",

@@ -56,8 +56,8 @@ async def test_living_nodes_that_serve_other_queues_do_not_hide_it(postgres: Pos
     await publish(broker_on(postgres), postgres, 1, queue="ordres")
     await postgres.pass_time(3600)
     async with started(broker):
-        [finding] = await until(lambda: find(postgres, "queues"), lambda found: "living nodes" in found[0].what)
-    assert "None of the 1 living nodes claims them" in finding.what
+        [finding] = await until(lambda: find(postgres, "queues"), lambda found: "living node" in found[0].what)
+    assert "The one living node does not claim them" in finding.what
 
 
 async def test_a_queue_that_a_living_node_names_is_served(postgres: PostgresBackend, tables: OperationsTables) -> None:
