@@ -1,6 +1,6 @@
 """Marks tables for the style sheet: on a phone a table of sentences becomes a list, with the heading of each column.
 
-A table of figures scrolls, because its columns are compared.
+A table of figures scrolls, because its columns are compared. Long code in a table is broken between the words of names.
 """
 
 import re
@@ -15,6 +15,7 @@ _HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 _CELL = re.compile(r"<td(?P<rest>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
+_LONG_CODE = re.compile(r"<code>[^<]{25,}</code>")
 # Two columns fit on a phone. More than five are figures, and more than eight need the whole width of a desktop.
 _FEWEST, _MOST, _MANY = 3, 5, 9
 
@@ -26,6 +27,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def marked(table: str) -> str:
     """Return a table with the mark that it needs, if any."""
+    table = _LONG_CODE.sub(lambda code: re.sub(r"(/|::|[_(=])(?!code>)", r"\1<wbr>", code[0]), table)
     headings = [unescape(_TAG.sub("", text)).strip() for text in _HEADING.findall(table)]
     if len(headings) >= _MANY:
         return table.replace("<table>", "<table data-figures>", 1)

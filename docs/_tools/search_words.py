@@ -3,6 +3,7 @@
 The words are in search_words.yml. Tags weigh more than titles in the search, and are not shown on the page.
 """
 
+import re
 from pathlib import Path
 
 import yaml
@@ -11,13 +12,16 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
-_WORDS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
+_SOURCE = Path(__file__).with_suffix(".yml").read_text()
+_WORDS: dict[str, list[str]] = yaml.safe_load(_SOURCE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:  # noqa: ARG001 - the signature of a hook
-    """Refuse words for a page that is not there."""
+    """Refuse words for a page that is not there, or that is there twice: YAML would keep its last line only."""
     if unknown := sorted(page for page in _WORDS if files.get_file_from_path(page) is None):
         raise PluginError(f"search_words.yml names pages that do not exist: {', '.join(unknown)}.")
+    if len(_WORDS) < len(re.findall(r"^[^#\s].*:", _SOURCE, re.MULTILINE)):
+        raise PluginError("search_words.yml names a page twice.")
     return files
 
 

@@ -36,6 +36,8 @@ def test_each_page_is_found_by_its_words(tags: dict[str, list[str]]) -> None:
         ("backoff", "retries.md"),
         ("kubernetes", "production.md"),
         ("enqueue", "publishing.md"),
+        ("stuck", "on-call.md"),
+        ("unblock", "on-call.md"),
     ],
 )
 def test_a_word_of_another_system_leads_to_our_page(word: str, page: str, tags: dict[str, list[str]]) -> None:
