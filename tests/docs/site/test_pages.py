@@ -73,8 +73,10 @@ def test_a_phone_shows_a_table_of_sentences_as_a_list(page: str, mark: str, site
 
 
 def test_a_long_name_in_a_table_is_broken_between_its_words(site: Path) -> None:
-    name = "test_transactions.py::test_nothing_is_left_after_a_rollback".replace("_", "_<wbr>").replace("::", "::<wbr>")
+    name = "test_transactions.py::test_nothing_is_left_after_a_rollback".replace("_", "_<wbr>")
+    name = name.replace("::", "::<wbr>").replace(".py", ".<wbr>py")
     assert f"{name}</code>" in (site / "proof.html").read_text()
+    assert "<code>faststream_outbox.<wbr>router</code>" in (site / "reference" / "index.html").read_text()
 
 
 def test_a_table_of_figures_stays_a_table(site: Path) -> None:
