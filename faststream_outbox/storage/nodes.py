@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -170,6 +171,17 @@ class Watch:
         """Forget all looks: the connection is a new one, and the server may be."""
         self._looks.clear()
         self.deaths = NO_DEATHS
+
+    @property
+    def concludes_at(self) -> float:
+        """When a look can next find nodes dead, by the clock of leases; infinity while no lock is missing.
+
+        The rows of a dead process wait for that look, so it must not be a whole interval late.
+        """
+        if self._looks and self.deaths is NO_DEATHS:
+            return self._looks[0].received + GRACE
+        missed = (later for earlier, later in pairwise(self._looks) if earlier.names - later.names)
+        return min((look.received + GRACE for look in missed), default=math.inf)
 
     def add(self, look: Look) -> bool:
         """Add a look; return whether nodes may have been found dead that were not before."""

@@ -11,6 +11,7 @@ from faststream_outbox.runtime.loop import Backoff, Loop
 from faststream_outbox.runtime.telemetry import Monitor, describe
 from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import Listening, Store
+from faststream_outbox.storage.clock import lease_now
 from faststream_outbox.storage.errors import advice
 from faststream_outbox.storage.nodes import LOOK_EVERY
 from faststream_outbox.storage.operating.control import CONTROL_CHANGED
@@ -117,7 +118,8 @@ class Listener(Loop):
         try:
             done, _ = await asyncio.wait([lost], timeout=_BETWEEN_LOOKS)
             if not done:
-                done, _ = await asyncio.wait([lost, asked], timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
+                wait = min(LOOK_EVERY, max(0.0, self._nodes.watch.concludes_at - lease_now()))
+                done, _ = await asyncio.wait([lost, asked], timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         finally:
             lost.cancel()
             asked.cancel()

@@ -128,6 +128,30 @@ def test_a_node_is_dead_when_its_lock_was_missing_in_all_looks_of_the_grace() ->
     assert list(watch.deaths.alive) == ["me"]
 
 
+def test_the_look_that_finds_a_node_dead_comes_when_the_grace_is_over() -> None:
+    watch = Watch()
+    for at in range(10):
+        watch.add(look(at, "me", "other"))
+    assert watch.concludes_at == math.inf, "no lock is missing"
+    for at in range(10, 13):
+        watch.add(look(at, "me"))
+    due = watch.concludes_at
+    assert due == 10.01 + GRACE
+    watch.add(look(14, "me"))
+    assert watch.add(look(due + 0.001, "me"))
+    assert watch.concludes_at == math.inf, "it has concluded"
+
+
+def test_the_first_conclusion_comes_when_the_grace_is_over() -> None:
+    watch = Watch()
+    assert watch.concludes_at == math.inf, "there was no look"
+    for at in range(4):
+        watch.add(look(at, "me"))
+    assert watch.concludes_at == 0.01 + GRACE
+    assert watch.add(look(watch.concludes_at + 0.001, "me"))
+    assert watch.concludes_at == math.inf
+
+
 def test_what_was_claimed_after_the_first_look_of_the_grace_is_not_concluded_about() -> None:
     watch = Watch()
     for at in range(10):

@@ -15,7 +15,10 @@ from sqlalchemy.pool import NullPool
 
 from faststream_outbox.embedded import Database
 from faststream_outbox.runtime.loop import Backoff
-from faststream_outbox.storage import Listening, MemoryStore, NewRow
+from faststream_outbox.storage import Listening, MemoryStore, NewRow, nodes
+from faststream_outbox.storage.clock import lease_now
+from faststream_outbox.storage.nodes import Look, Node
+from faststream_outbox.wakeup import listener
 from faststream_outbox.wakeup.wakeup import Wakeup
 from tests.backends import PostgresBackend
 from tests.observers import LISTENERS, Reports, Wakes
@@ -193,5 +196,32 @@ async def test_a_server_that_comes_back_is_found_soon(monkeypatch: pytest.Monkey
         wakeup._listener._listening = None  # type: ignore[union-attr]  # as after a lost connection
         await until(lambda: len(waits) == 11)
         assert waits[-1] == waits[0]
+    finally:
+        await wakeup.stop()
+
+
+class LookingStore(MemoryStore):
+    """A store whose LISTEN sees the lock of one node."""
+
+    @asynccontextmanager
+    async def listen(self, on_queue: Callable[[str], None]) -> AsyncIterator[Listening]:
+        async with super().listen(on_queue) as listening:
+
+            async def look(_: Node) -> Look:
+                return Look(frozenset(["me"]), database_time=0.0, sent=lease_now(), received=lease_now())
+
+            listening.look = look  # type: ignore[method-assign, assignment]
+            yield listening
+
+
+async def test_the_look_that_ends_a_grace_does_not_wait_for_the_next_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (listener, nodes):
+        monkeypatch.setattr(module, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(nodes, "GRACE", 0.2)
+    store = LookingStore()
+    wakeup = Wakeup(store, Reports())
+    wakeup.start(listen=True)
+    try:
+        await until(lambda: store.nodes.watch.found == 1)
     finally:
         await wakeup.stop()
