@@ -35,19 +35,25 @@ LANE_SETTINGS: Final = {
     "enable_hashjoin": "on",
     "enable_indexscan": "on",
     "jit": "off",
+    # In milliseconds. A statement that was given up may wait for a lock, for example behind an ALTER TABLE. Its server
+    # process would wait on after the connection is closed, and retries would use up all connections of the server.
+    "client_connection_check_interval": "2000",
 }
+# Servers on other systems refuse any value but 0.
+_ONLY_ON_LINUX: Final = "client_connection_check_interval"
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
 _PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
 # True on a standby, and on a primary that was set to read-only when another one replaced it.
 READ_ONLY: Final = Statement("SELECT current_setting('transaction_read_only') = 'on'")
 _SET_CONFIG: Final = Statement(
-    "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value)"
+    "SELECT set_config(s.name, s.value, false) FROM unnest(:names::text[], :values::text[]) AS s(name, value) "
+    "WHERE s.name <> 'client_connection_check_interval' OR version() LIKE '%linux%'"
 )
 # The same for the rest of a transaction that has begun; its isolation cannot change any more.
 _LOCAL: Final = ", ".join(
     f"set_config('{name}', '{value}', true)"
     for name, value in LANE_SETTINGS.items()
-    if name != "default_transaction_isolation"
+    if name not in ("default_transaction_isolation", _ONLY_ON_LINUX)
 )
 SET_LOCAL: Final = Statement(f"SELECT {_LOCAL}")
 

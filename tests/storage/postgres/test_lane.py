@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from faststream_outbox.storage.postgres import drivers as drivers_module
 from faststream_outbox.storage.postgres.drivers import LANE_SETTINGS, Records
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from tests.backends import PostgresBackend
+from tests.waiting import until
 
 SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (:names) ORDER BY name"
 
@@ -165,6 +167,31 @@ async def test_a_cancelled_lane_is_not_given_back_in_the_middle_of_a_statement(
     async with asyncio.timeout(30), one_connection.store.connect() as lane:
         await lane.ping()
     await one_connection.engine.dispose()
+
+
+async def test_a_statement_that_was_given_up_ends_in_the_server_while_it_waits_for_a_lock(
+    postgres: PostgresBackend, outbox_postgres: Database
+) -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    observer = PostgresBackend(create_async_engine(outbox_postgres.url(postgres.engine.dialect.driver)))
+
+    async def claim() -> None:
+        async with postgres.store.connect() as lane:
+            await lane.claim(ClaimCursor(["q"]), limit=1, lease_seconds=60)
+
+    async with observer.engine.connect() as locked:
+        await locked.execute(text(f"LOCK TABLE {postgres.table}"))
+        claiming = asyncio.create_task(claim())
+        await until(partial(observer.one, waiting))
+        claiming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+
+        async def none_waits() -> bool:
+            return await observer.one(waiting) == 0
+
+        await until(none_waits)
+    await observer.engine.dispose()
 
 
 async def test_an_error_in_a_statement_leaves_the_lane_usable(one_connection: PostgresBackend) -> None:
