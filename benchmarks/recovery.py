@@ -20,13 +20,13 @@ from benchmarks.peers.contestants import ROOT
 from benchmarks.results import Lines, Result, Target
 from benchmarks.scenario import Bench, Scale, Scenario
 from faststream_outbox import OutboxBroker, make_outbox_table
-from faststream_outbox.storage.nodes import GRACE, Node
+from faststream_outbox.storage.nodes import GRACE
 
 TABLE: Final = "recovery"
 # What the rows of a killed process may wait: at the median, and at most.
 MEDIAN_SECONDS: Final = 7.0
 MOST_SECONDS: Final = 10.0
-# How much longer many rows of a dead process may take than those of nobody.
+# How much longer many rows of a killed process may take, from the kill on, than those of nobody.
 RATIO: Final = 1.5
 WORKERS: Final = 8
 LOOK_SECONDS: Final = 0.01
@@ -34,11 +34,19 @@ LOOK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many processes are killed; how many rows one dead process had, and how long each handler takes."""
+    """How many processes are killed; how many rows one process more has when it is killed, and how long a row takes."""
 
     kills: int
     rows: int
     handler_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How many seconds after a kill the first row of the dead process was done, and the last."""
+
+    first: float
+    last: float
 
 
 SIZES: Final[dict[Scale, Sizes]] = {
@@ -49,38 +57,45 @@ SIZES: Final[dict[Scale, Sizes]] = {
 
 
 async def run(bench: Bench) -> list[Result]:
-    """Kill processes beside one that lives, and give rows to a node that is dead."""
+    """Kill processes beside one that lives: many times with some rows, and once with many."""
     sizes = SIZES[bench.scale]
     async with bench.engine("asyncpg") as engine:
         outbox = Outbox(bench, engine, TABLE)
         await outbox.create()
         waits = await _kill(bench, sizes.kills)
-        fresh = await _drain(bench, sizes, dead=False)
-        dead = await _drain(bench, sizes, dead=True)
+        healthy = await _healthy(bench, sizes)
+        killed = await _killed(bench, sizes)
         await outbox.drop()
     lines: Lines = {
         f"{sizes.kills} kills: seconds until the last row is handled": {"seconds": spread(waits), "most": max(waits)},
-        f"{sizes.rows} rows of nobody, {WORKERS} workers: seconds": {"seconds": fresh},
-        f"{sizes.rows} rows of a dead process, from the first one on: seconds": {"seconds": dead},
+        f"{sizes.rows} rows of nobody, {WORKERS} workers: seconds": {"seconds": healthy},
+        f"{sizes.rows} rows of a killed process: seconds from the kill": {
+            "first done": killed.first,
+            "last done": killed.last,
+        },
     }
     note = (
         "Leases last for 60 seconds, the default. A killed process has rows with and without a key in handlers that do "
-        "not end; another process handles them at once, when it finds that the first one is dead. The rows of the last "
-        f"line were claimed by a node whose lock is missing; each handler takes {sizes.handler_seconds:g} s."
+        "not end; another process handles them at once, when it finds that the first one is dead. In the last line a "
+        f"process is killed that has all {sizes.rows} rows in its handlers. The other one has {WORKERS} workers, as in "
+        f"the line before; each handler takes {sizes.handler_seconds:g} s. Its seconds contain the time in which no "
+        "process knows yet that it is dead: up to a second until its lock is missed, and the grace."
     )
     targets = [
         Target("seconds from a kill, median", median(waits), at_most=MEDIAN_SECONDS),
         Target("seconds from a kill, most", max(waits), at_most=MOST_SECONDS),
-        Target("rows of a dead process, to rows of nobody", dead / fresh, at_most=RATIO),
+        Target("rows of a killed process, to rows of nobody", killed.last / healthy, at_most=RATIO),
     ]
     return [Result("recovery after kill -9", lines, note, targets)]
 
 
 @asynccontextmanager
-async def _subscriber(bench: Bench, handler_seconds: float) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _subscriber(
+    bench: Bench, handler_seconds: float, *, workers: int = WORKERS
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a subscriber in a process of its own, and kill it at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.recovery", "--seconds", str(handler_seconds)),
+        *(sys.executable, "-m", "benchmarks.recovery", "--seconds", str(handler_seconds), "--workers", str(workers)),
         cwd=ROOT,
         env={**os.environ, "RECOVERY_URL": str(bench.database.url("asyncpg"))},
     )
@@ -113,25 +128,36 @@ async def _kill(bench: Bench, kills: int) -> list[float]:
     return waits
 
 
-async def _drain(bench: Bench, sizes: Sizes, *, dead: bool) -> float:
-    """Return how many seconds one process needs for the rows, from the first that is done to the last."""
-    bench.say(f"recovery: {sizes.rows} rows of {'a dead process' if dead else 'nobody'}")
+async def _healthy(bench: Bench, sizes: Sizes) -> float:
+    """Return how many seconds a process needs for rows that no other has claimed, from their commit to the last."""
+    bench.say(f"recovery: {sizes.rows} rows of nobody")
     async with _subscriber(bench, sizes.handler_seconds):
         await _until(bench, f"SELECT count(*) = 1 FROM {_LOCKS}")
-        await asyncio.sleep(GRACE + 1)  # it has watched the locks for long enough
-        async with bench.control.transaction():
-            await _insert(bench, sizes.rows, keyed=False)
-            if dead:
-                token = f"{Node().name}-8000-8000-000000000000"
-                await bench.control.execute(
-                    f"UPDATE {TABLE} SET acquired_token = $1, acquired_at = now() - interval '1 hour', "
-                    "deliveries_count = 1, lease_expires_at = now() + interval '1 minute'",
-                    token,
-                )
-        await _until(bench, f"SELECT count(*) < {sizes.rows} FROM {TABLE}")
+        await asyncio.sleep(GRACE + 1)  # as long as beside a dead process: it is as warm
+        await _insert(bench, sizes.rows, keyed=False)
         began = time.monotonic()
         await _until(bench, f"SELECT NOT EXISTS (SELECT FROM {TABLE})")
         return time.monotonic() - began
+
+
+async def _killed(bench: Bench, sizes: Sizes) -> Recovered:
+    """Kill a process that has all rows in its handlers, beside one that has none, and wait until that one is done."""
+    bench.say(f"recovery: {sizes.rows} rows of a killed process")
+    async with _subscriber(bench, 600.0, workers=sizes.rows) as victim:
+        await _until(bench, f"SELECT count(*) = 1 FROM {_LOCKS}")
+        await _insert(bench, sizes.rows, keyed=False)
+        await _until(bench, f"SELECT count(acquired_token) = {sizes.rows} FROM {TABLE}")
+        async with _subscriber(bench, sizes.handler_seconds):
+            await _until(bench, f"SELECT count(*) = 2 FROM {_LOCKS}")
+            await asyncio.sleep(GRACE + 1)
+            held = await bench.control.fetchval(f"SELECT count(DISTINCT left(acquired_token::text, 13)) FROM {TABLE}")
+            assert held == 1, "both processes hold rows"
+            victim.kill()
+            began = time.monotonic()
+            await _until(bench, f"SELECT count(*) < {sizes.rows} FROM {TABLE}")
+            first = time.monotonic() - began
+            await _until(bench, f"SELECT NOT EXISTS (SELECT FROM {TABLE})")
+            return Recovered(first, time.monotonic() - began)
 
 
 # The locks of living nodes.
@@ -153,11 +179,11 @@ async def _until(bench: Bench, condition: str) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _program(seconds: float) -> None:
+async def _program(seconds: float, workers: int) -> None:
     engine = create_async_engine(os.environ["RECOVERY_URL"], pool_size=4)
     broker = OutboxBroker(engine, outbox_table=make_outbox_table(MetaData(), TABLE), logger=None)
 
-    @broker.subscriber(QUEUE, max_workers=WORKERS)
+    @broker.subscriber(QUEUE, max_workers=workers)
     async def handle(_: int) -> None:
         await asyncio.sleep(seconds)
 
@@ -171,4 +197,6 @@ SCENARIO: Final = Scenario("recovery", "how soon the rows of a killed process ru
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, required=True)
-    asyncio.run(_program(parser.parse_args().seconds))
+    parser.add_argument("--workers", type=int, required=True)
+    arguments = parser.parse_args()
+    asyncio.run(_program(arguments.seconds, arguments.workers))
