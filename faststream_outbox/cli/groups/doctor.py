@@ -13,6 +13,7 @@ from faststream_outbox.cli.operating.command import Run
 from faststream_outbox.cli.operating.values import as_json, as_time, printable
 from faststream_outbox.cli.operating.views import View
 from faststream_outbox.operations import Finding, diagnose
+from faststream_outbox.operations.doctor.finding import in_running_order
 
 _COLOURS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -79,7 +80,7 @@ class _Diagnosis(View):
 
     def as_text(self) -> str:
         if self.fix_sql:
-            return "\n".join(_script(finding) for finding in self.findings if finding.sql)
+            return "\n".join(_script(finding) for finding in in_running_order(self.findings) if finding.sql)
         return "\n\n".join(_describe(finding, self.options) for finding in self.findings) or "Nothing is wrong."
 
     def as_rich(self) -> Any:

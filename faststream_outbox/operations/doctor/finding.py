@@ -1,6 +1,7 @@
 """`Finding`: one thing that is wrong with an outbox, and what mends it."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -58,3 +59,14 @@ def command(*words: str) -> str:
 def worst_first(findings: list[Finding]) -> list[Finding]:
     """Return findings by their severity; those of one severity stay in the order of the checks."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+# What the statements of other findings need: transactions that can write, and no old snapshot, behind which
+# CREATE INDEX CONCURRENTLY waits without an end.
+_RUN_FIRST: Final = ("writable", "snapshot")
+
+
+def in_running_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings in the order in which their statements can run one after the other."""
+    first = [finding for check in _RUN_FIRST for finding in findings if finding.check == check]
+    return first + [finding for finding in findings if finding.check not in _RUN_FIRST]

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from faststream_outbox import HashShards, OutboxBroker
 from faststream_outbox.embedded import Database
 from faststream_outbox.operations import OutboxOperations, diagnose
-from faststream_outbox.operations.doctor.finding import Finding, Severity, worst_first
+from faststream_outbox.operations.doctor.finding import Finding, Severity, in_running_order, script, worst_first
 from tests.backends import PostgresBackend
 from tests.broker.brokers import broker_on, started
 from tests.operations.doctor.visits import complete, visit
@@ -110,6 +110,11 @@ async def test_the_worst_comes_first() -> None:
     severities: list[Severity] = ["info", "error", "warning", "error"]
     made = [Finding(str(number), each, "", None, "", "") for number, each in enumerate(severities)]
     assert [finding.check for finding in worst_first(made)] == ["1", "3", "2", "0"]
+
+
+async def test_statements_come_in_an_order_in_which_none_waits_for_a_later_one() -> None:
+    made = [Finding(check, "error", "", None, "", "", script("")) for check in ("drift", "snapshot", "ids", "writable")]
+    assert [finding.check for finding in in_running_order(made)] == ["writable", "snapshot", "drift", "ids"]
 
 
 async def test_operations_have_a_doctor(postgres: PostgresBackend) -> None:
