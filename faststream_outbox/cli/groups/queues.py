@@ -61,7 +61,19 @@ async def pause(
     """Stop handling a queue in all processes, until it is resumed; what runs ends, and publishing goes on."""
     paused = await run.operations.pause(queue, until, **author.keywords)
     end = "it is resumed" if paused.until is None else as_time(paused.until)
-    return Sentence(f"Paused the queue {queue} until {end}.", {"action": "pause", "done": True, **_fields(paused)})
+    data = {"action": "pause", "done": True, **_fields(paused)}
+    found = next((each for each in await run.operations.queues() if each.queue == queue), None)
+    notes = [_UNKNOWN.format(queue=queue)] if found is not None and _is_unknown(found) else []
+    return Sentence(f"Paused the queue {queue} until {end}.", data, notes=notes)
+
+
+# A name that was misspelled is paused too, and the queue that was meant goes on.
+_UNKNOWN: Final = "No message is in {queue}, and no living process reads it: is the name right?"
+
+
+def _is_unknown(queue: QueueOverview) -> bool:
+    counts = (queue.ready, queue.scheduled, queue.in_flight, queue.expired, queue.blocked, queue.dead)
+    return queue.nodes == 0 and not any(count.number for count in counts)
 
 
 @operator_command(group, "resume", AUTHOR)

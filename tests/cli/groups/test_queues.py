@@ -43,6 +43,12 @@ def test_a_queue_is_paused_and_resumed(outbox: Outbox, operate: Operate) -> None
     assert [each[0] for each in outbox.audit()] == ["pause", "pause", "resume"]
 
 
+def test_a_pause_of_a_queue_that_nobody_knows_asks_for_the_name(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1)
+    assert "is the name right?" in operate("queues", "pause", "ordres", "--reason", "a test").err
+    assert "is the name right?" not in operate("queues", "pause", "orders", "--reason", "a test").err
+
+
 def test_a_queue_that_is_not_paused_cannot_be_resumed(operate: Operate) -> None:
     resumed = operate("queues", "resume", "orders", "--reason", "why not")
     assert (resumed.code, resumed.out) == (1, "Nothing was changed: the queue orders is not paused.\n")
