@@ -20,7 +20,7 @@ from faststream_outbox.operations import MessageFilter
 
 group = typer.Typer(help="Messages that wait in the outbox, or are being handled.", no_args_is_help=True)
 
-_DELIVER: Final = Verb("deliver now", "made due", "message")
+_DELIVER: Final = Verb("deliver", "made due", "message", "now")
 _DISCARD: Final = Verb("discard", "discarded", "message")
 _MOVE: Final = Verb("move", "moved", "message")
 Id = Annotated[int, typer.Argument(help="The id of the message.")]

@@ -31,6 +31,12 @@ class Verb:
     name: str
     past: str
     noun: str
+    # What follows the noun: deliver messages *now*.
+    adverb: str = ""
+
+    def of(self, what: str) -> str:
+        """Return the verb with its object."""
+        return f"{self.name} {what} {self.adverb}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -88,13 +94,18 @@ async def act(
 
 
 def _dry_run(verb: Verb, choice: Choice, columns: Sequence[Column]) -> View:
-    sentence = f"Would {verb.name} {_number(choice.count, verb.noun)}. Nothing was changed."
-    data = {"dry_run": True, "action": verb.name, "count": choice.count, "sample": choice.sample}
+    sentence = f"Would {verb.of(_number(choice.count, verb.noun))}. Nothing was changed."
+    data = {
+        "dry_run": True,
+        "action": f"{verb.name} {verb.adverb}".rstrip(),
+        "count": choice.count,
+        "sample": choice.sample,
+    }
     if not choice.count.number:
         return Sentence(sentence, data)
     sample = Rows(columns, choice.sample, "None of them is there.", title="For example:")
     them = "it" if choice.count.number == 1 else "them"
-    return Views({"what": Sentence(sentence), "sample": sample}, data, notes=[f"Give --yes to {verb.name} {them}."])
+    return Views({"what": Sentence(sentence), "sample": sample}, data, notes=[f"Give --yes to {verb.of(them)}."])
 
 
 def done(verb: Verb, result: ActResult) -> View:

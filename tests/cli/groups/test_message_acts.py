@@ -46,3 +46,10 @@ def test_a_message_that_is_being_handled_is_left_out_and_named(outbox: Outbox, o
     assert (done.code, done.out) == (1, "Discarded 0 messages.\n")
     assert f"  {message}: a process is handling it" in done.err
     assert outbox.one("SELECT count(*) FROM outbox") == 1
+
+
+def test_a_dry_run_says_what_it_would_do(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1)
+    done = operate("messages", "deliver-now", "--queue", "orders", *REASON)
+    assert done.out.startswith("Would deliver 1 message now. Nothing was changed.")
+    assert done.err == "Give --yes to deliver it now.\n"
