@@ -8,7 +8,7 @@ import typer
 from faststream_outbox.cli.operating.arguments import PAGE, Bundle, PageOptions, when, which
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.pages import read_pages
-from faststream_outbox.cli.operating.values import as_id
+from faststream_outbox.cli.operating.values import as_id, as_time
 from faststream_outbox.cli.operating.views import Column, View, column, number
 from faststream_outbox.operations import AuditFilter
 
@@ -16,7 +16,7 @@ group = typer.Typer(help="What operators did, when and why.", no_args_is_help=Tr
 
 _ENTRIES: Final = (
     Column("id", lambda item: as_id(item.id), "right"),
-    column("at"),
+    Column("at", lambda item: as_time(item.at)),
     column("by"),
     column("action"),
     number("count"),

@@ -24,7 +24,7 @@ MESSAGES: Final = (
     column("published", "published_at"),
     column("due", "due_at"),
     column("holder"),
-    column("last failure"),
+    Column("last failure", lambda item: _summary(item.last_failure)),
 )
 DEAD_LETTERS: Final = (
     Column("id", lambda item: as_id(item.id), "right"),

@@ -78,6 +78,12 @@ def as_time(value: datetime) -> str:
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def as_relative(value: datetime) -> str:
+    """Return how long ago a time was, or how soon it comes: shorter than the time, so that a terminal has room."""
+    seconds = (value - datetime.now(UTC)).total_seconds()
+    return f"in {as_age(seconds)}" if seconds > 0 else f"{as_age(-seconds)} ago"
+
+
 def as_age(seconds: float) -> str:
     """Return a duration in the unit that fits."""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal
 
-from faststream_outbox.cli.operating.values import as_cell, as_json, printable
+from faststream_outbox.cli.operating.values import as_cell, as_json, as_relative, printable
 from faststream_outbox.operations import Count
 
 # Two spaces keep columns apart that hold single spaces.
@@ -100,6 +101,12 @@ class Rows(View):
         """Return one line for each item."""
         return map(as_json, self.items)
 
+    def _stays_whole(self, column: Column) -> bool:
+        """Return whether a column has times, numbers or states: texts give it room, and are broken into lines."""
+        values = [column.value(item) for item in self.items]
+        times = all(value is None or isinstance(value, datetime) for value in values)
+        return times or column.align == "right" or bool(column.colours)
+
     def _cells(self) -> list[list[str]]:
         return [[as_cell(each.value(item)) for each in self.columns] for item in self.items]
 
@@ -117,7 +124,7 @@ class Rows(View):
         )
 
     def as_rich(self) -> Any:
-        """Return the table of a terminal, which fits the width."""
+        """Return the table of a terminal, which fits the width; times are relative to now."""
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - not needed in a pipe
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -126,11 +133,18 @@ class Rows(View):
             return Text(self.as_text())
         table = Table(box=SIMPLE_HEAD, show_edge=False, title=self.title, title_justify="left", title_style="bold")
         for each in self.columns:
-            table.add_column(each.name, justify=each.align, overflow="fold")
+            if self._stays_whole(each):
+                table.add_column(each.name, justify=each.align, overflow="ellipsis", no_wrap=True)
+            else:
+                table.add_column(each.name, justify=each.align, overflow="fold")
         for item in self.items:
             values = [(each, each.value(item)) for each in self.columns]
-            table.add_row(*(Text(as_cell(value), style=each.style(value)) for each, value in values))
+            table.add_row(*(Text(_short(value), style=each.style(value)) for each, value in values))
         return table
+
+
+def _short(value: Any) -> str:
+    return as_relative(value) if isinstance(value, datetime) else as_cell(value)
 
 
 @dataclass

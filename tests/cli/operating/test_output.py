@@ -3,7 +3,13 @@
 import json
 import re
 import subprocess
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from types import SimpleNamespace
 
+from rich.console import Console
+
+from faststream_outbox.cli.operating.views import Rows, column
 from tests.cli.outbox import Outbox
 from tests.cli.programs import COMMAND, environment, run
 from tests.cli.terminals import terminal
@@ -31,6 +37,13 @@ async def test_a_terminal_gets_a_table_in_colour(outbox: Outbox) -> None:
         assert "───" in screen.text
         # What a message says must not reach the terminal as a command.
         assert "\\x1b[2Jcleared" in screen.text
+
+
+def test_a_time_is_relative_and_stays_in_one_line_where_there_is_little_room() -> None:
+    item = SimpleNamespace(at=datetime.now(UTC) - timedelta(hours=3), first="some words", second="other words")
+    console = Console(width=32, file=StringIO())
+    console.print(Rows([column("at"), column("first"), column("second")], [item]).as_rich())
+    assert "3.0 h ago" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 async def test_no_color_is_obeyed(outbox: Outbox) -> None:

@@ -1,10 +1,10 @@
 """Values in cells and as JSON."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from faststream_outbox.cli.operating.values import as_cell, as_json, printable
+from faststream_outbox.cli.operating.values import as_cell, as_json, as_relative, printable
 from faststream_outbox.operations import Body, Count
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 5, tzinfo=UTC)
@@ -53,3 +53,8 @@ def test_json_has_whole_values(value: object, written: object) -> None:
 
 def test_a_text_of_several_lines_keeps_them_and_no_other_control_characters() -> None:
     assert printable("a\n\tb\r\x07\u202e") == "a\n\tb\\r\\x07\\u202e"
+
+
+@pytest.mark.parametrize(("hours", "shown"), [(-2.02, "2.0 h ago"), (72.02, "in 3.0 d")])
+def test_a_time_beside_now(hours: float, shown: str) -> None:
+    assert as_relative(datetime.now(UTC) + timedelta(hours=hours)) == shown
