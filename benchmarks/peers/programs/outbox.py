@@ -100,9 +100,9 @@ class SessionPublisher(Publisher):
         self._pool = pool
         # The original can neither collect messages nor publish through a driver's connection.
         self._is_ours = hasattr(broker, "collect")
+        self._engine = engine
         self._sessions = async_sessionmaker(engine)
         self._committed_at = 0.0
-        event.listen(engine.sync_engine, "commit", self._note_commit)
 
     def _note_commit(self, _connection: Connection) -> None:
         # When the session is done with what it does before, and sends COMMIT.
@@ -139,6 +139,9 @@ class SessionPublisher(Publisher):
 
     async def commit(self, body: Message, delay: float | None) -> float:
         """Publish in a session of its own, perhaps as a timer."""
+        # Only where it is needed: an engine with a listener costs more for each statement.
+        if not event.contains(self._engine.sync_engine, "commit", self._note_commit):
+            event.listen(self._engine.sync_engine, "commit", self._note_commit)
         later = None if delay is None else timedelta(seconds=delay)
         async with self._sessions.begin() as session:
             await self._broker.publish(body, queue=QUEUE, session=session, activate_in=later)
