@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from faststream_outbox.storage import Ack, Dead, NewRow, OutboxRow, Outcome, Park, Retry
 from faststream_outbox.storage.errors import without_values
@@ -16,6 +16,10 @@ Recorder = Callable[[str, Mapping[str, Any]], None]
 
 # Returns the text of an error for the log and the dead-letter table; None leaves it out.
 ErrorRenderer = Callable[[BaseException], str | None]
+
+# What ends the program, from wherever it is raised. Every other error of a user's function stays where it was called, also
+# one that is no `Exception`, such as the panic of a recorder that is written in Rust.
+_ENDS_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
 
 # Where a lease was lost: before the handler ran, or when the row was deleted or rescheduled.
 Phase = Literal["dispatch", "terminal", "retry"]
@@ -43,7 +47,9 @@ def render(renderer: ErrorRenderer, error: BaseException) -> str | None:
     """Return the text that the user's renderer makes of an error; if that raises, the name of its type."""
     try:
         text = renderer(error)
-    except Exception as failure:  # noqa: BLE001 - a row must be settled whatever the renderer does
+    except _ENDS_PROGRAM:
+        raise
+    except BaseException as failure:  # noqa: BLE001 - a row must be settled whatever the renderer does
         # The error's own text is left out: the renderer may be there to redact it.
         return f"{type(error).__name__} (last_exception_renderer raised {type(failure).__name__})"
     return text if text is None or isinstance(text, str) else str(text)
@@ -115,7 +121,9 @@ class Monitor:
             message = f"{message}\n{text}" if text else message
         try:
             self._get_logger().log(level, message, extra=extra, exc_info=shown)
-        except Exception:
+        except _ENDS_PROGRAM:
+            raise
+        except BaseException:  # noqa: BLE001 - the user's logger may raise anything
             LOGGER.log(level, message, extra=extra, exc_info=shown)
 
     def describe(self, error: BaseException) -> str:
@@ -128,7 +136,9 @@ class Monitor:
             return
         try:
             self._recorder(event, {**self._tags, **tags})
-        except Exception as error:  # noqa: BLE001 - the user's recorder may raise anything
+        except _ENDS_PROGRAM:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's recorder may raise anything
             if not self._recorder_failed:  # it will fail on the next row too
                 self._recorder_failed = True
                 message = f"The metrics recorder raised on {event!r}; it is called again, and this is logged once: "

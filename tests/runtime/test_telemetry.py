@@ -154,22 +154,30 @@ async def test_a_handler_that_is_stopped_has_its_end(backend: Backend) -> None:
 class Broken:
     """A logger and a recorder that fail."""
 
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+
     def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
-        raise OSError(level, msg, exc_info, extra)
+        raise self._error(level, msg, exc_info, extra)
 
     def __call__(self, event: str, tags: Mapping[str, Any]) -> None:
-        raise KeyError(event, tags)
+        raise self._error(event, tags)
 
 
+class PanicError(BaseException):
+    """What an extension that is written in Rust raises when it panics: no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [OSError, PanicError, asyncio.CancelledError])
 async def test_a_logger_and_a_recorder_that_fail_break_nothing(
-    backend: Backend, caplog: pytest.LogCaptureFixture
+    backend: Backend, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     await fill(backend, 10)
 
     async def handle(row: OutboxRow) -> Outcome:
         return Dead("rejected") if row.attempts_count else Retry(0, 1)
 
-    broken = Broken()
+    broken = Broken(error)
     async with running(backend, handle, reports=Monitor(get_logger=lambda: broken, recorder=broken)) as pipeline:
         await until_empty(backend)
         assert pipeline.alive
