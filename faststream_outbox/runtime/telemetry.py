@@ -17,8 +17,8 @@ Recorder = Callable[[str, Mapping[str, Any]], None]
 # Returns the text of an error for the log and the dead-letter table; None leaves it out.
 ErrorRenderer = Callable[[BaseException], str | None]
 
-# What ends the program, from wherever it is raised. Every other error of a user's function stays where it was called, also
-# one that is no `Exception`, such as the panic of a recorder that is written in Rust.
+# What ends the program, from wherever it is raised. Every other error of a user's function stays where it was called,
+# also one that is no `Exception`, such as the panic of a recorder that is written in Rust.
 _ENDS_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
 
 # Where a lease was lost: before the handler ran, or when the row was deleted or rescheduled.
@@ -123,7 +123,7 @@ class Monitor:
             self._get_logger().log(level, message, extra=extra, exc_info=shown)
         except _ENDS_PROGRAM:
             raise
-        except BaseException:  # noqa: BLE001 - the user's logger may raise anything
+        except BaseException:
             LOGGER.log(level, message, extra=extra, exc_info=shown)
 
     def describe(self, error: BaseException) -> str:

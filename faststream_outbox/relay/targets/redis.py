@@ -1,8 +1,8 @@
 """Redis: streams, lists and channels."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from faststream.redis import RedisBroker
@@ -37,6 +37,8 @@ _TEMPORARY: Final = (
     exceptions.TimeoutError,
 )
 _TEMPORARY_CODES: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
+# Of so many connections of the client the relay leaves one free: to ask whether Redis answers, and to others.
+_SPARED: Final = 10
 
 
 class RedisTarget(OneByOneTarget):
@@ -52,6 +54,9 @@ class RedisTarget(OneByOneTarget):
     def __init__(self, broker: RedisBroker) -> None:
         super().__init__(broker)
         self._window = Window()
+        self._pool: Any = None
+        # Each send takes a connection of the pool, which raises if all are in use: that would pass for an outage.
+        self._turns = asyncio.Semaphore()
 
     def check(self, destination: str) -> None:
         """Raise for a destination without a name."""
@@ -75,10 +80,14 @@ class RedisTarget(OneByOneTarget):
     async def start(self) -> None:
         """Connect; raise for options that no connection accepts, on which every message would fail."""
         await super().start()
+        pool = self.client.connection_pool
         try:
-            self.client.connection_pool.make_connection()  # opens none
+            pool.make_connection()  # opens none
         except TypeError as error:
             raise ValueError(f"The client of Redis does not accept an option of its URL or broker: {error}.") from error
+        if pool is not self._pool:
+            self._pool = pool
+            self._turns = asyncio.Semaphore(max(1, pool.max_connections - pool.max_connections // _SPARED))
 
     async def alive(self) -> bool:
         """Ping Redis; if that fails, close the pool's idle connections, which are dead too, or lead to a replica."""
@@ -134,8 +143,16 @@ class RedisTarget(OneByOneTarget):
     def _fitting(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         return messages[: self._window.count([message.size for message in messages])]
 
-    def _room(self, messages: Sequence[Outgoing]) -> AbstractAsyncContextManager[bool]:
-        return self._window.room(sum(message.size for message in messages), self.confirm_timeout)
+    async def _send_in_turn(self, message: Outgoing, holds_lease: HoldsLease) -> Exception | None:
+        async with self._turns:
+            return await super()._send_in_turn(message, holds_lease)
+
+    @asynccontextmanager
+    async def _room(self, messages: Sequence[Outgoing]) -> AsyncIterator[None]:
+        """Wait for a connection, then for room for the bytes of some messages."""
+        size = sum(message.size for message in messages)
+        async with self._turns, self._window.room(size, self.confirm_timeout):
+            yield
 
     async def _send_together(self, messages: Sequence[Outgoing], *, transaction: bool) -> list[Exception | None]:
         refusals: list[Exception | None] = []
