@@ -54,6 +54,15 @@ TEXTS = {
     "ValueError x": None,
     "x" * 5000 + "Error": None,
 }
+TRACEBACK, PARKED = "Traceback (most recent call last):", "\n\nparked for "
+# What is read ends after 2,000 characters, whether these are all of a text, a part of it, or of several bytes each.
+for letter, rest in (("x", ""), ("x", "y" * 100), ("é", ""), ("é", "y" * 100), ("x", "y" * 9000), ("é", "y" * 9000)):
+    TEXTS |= {
+        f"Odd: {letter * (2000 - len('Odd: ') - len(TRACEBACK))}{TRACEBACK}{rest}": "Odd",
+        f"Odd: {letter * (2001 - len('Odd: ') - len(TRACEBACK))}{TRACEBACK}{rest}": None,
+        f"OddError: {letter * (2000 - len('OddError: ') - len(PARKED))}{PARKED}{rest}": None,
+        f"OddError: {letter * (2001 - len('OddError: ') - len(PARKED))}{PARKED}{rest}": "OddError",
+    }
 
 
 @pytest.mark.parametrize(("stored", "expected"), TEXTS.items(), ids=range(len(TEXTS)))

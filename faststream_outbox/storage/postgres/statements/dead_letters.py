@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.operating.exception_types import sql_exception_type
+from faststream_outbox.storage.operating.exception_types import SQL_TYPE, sql_beginning
 from faststream_outbox.storage.operating.filters import COUNT_CAP, DeadLetterFilter
 from faststream_outbox.storage.postgres.statements.admin import LETTER
 from faststream_outbox.storage.postgres.statements.conditions import condition, names
@@ -77,17 +77,24 @@ class DeadLetterStatements:
             f"(SELECT d.queue FROM {self._dlq} d WHERE d.queue {beyond} ORDER BY d.queue LIMIT 1)::text"
             for beyond in (">= ''", "> q.queue")
         )
-        # One more than is counted, to know whether there are more; the oldest of them is left out.
+        # One more than is counted, to know whether there are more; the oldest of them is left out. Letters with the
+        # same beginning are grouped first.
         return Statement(f"""WITH RECURSIVE queues(queue) AS (
   SELECT {first}
   UNION ALL
   SELECT {following} FROM queues q WHERE q.queue IS NOT NULL)
-SELECT q.queue, g.failure_reason, g.type, g.number, g.more, g.first_at, g.last_at, g.example
+SELECT q.queue, g.failure_reason, g.type, g.number, g.more, {epoch("g.first_at")}, {epoch("g.last_at")}, g.example
   FROM queues q CROSS JOIN LATERAL (
-    SELECT n.failure_reason, n.type, count(*) AS number, bool_or(n.seen > {COUNT_CAP}) AS more,
-           min({epoch("n.failed_at")}) AS first_at, max({epoch("n.failed_at")}) AS last_at, max(n.id) AS example
-      FROM (SELECT r.*, row_number() OVER () AS n, count(*) OVER () AS seen FROM (
-              SELECT d.id, d.failed_at, d.failure_reason, {sql_exception_type("d.last_exception")} AS type
-                FROM {self._dlq} d WHERE d.queue = q.queue ORDER BY d.failed_at DESC LIMIT {COUNT_CAP + 1}) r) n
-     WHERE n.n <= {COUNT_CAP} GROUP BY n.failure_reason, n.type) g
+    SELECT n.failure_reason, {SQL_TYPE} AS type, sum(n.number)::bigint AS number, bool_or(n.more) AS more,
+           min(n.first_at) AS first_at, max(n.last_at) AS last_at, max(n.example) AS example
+      FROM (SELECT r.failure_reason, r.name, r.parked, r.traced, count(*) AS number,
+                   bool_or(r.seen > {COUNT_CAP}) AS more, min(r.failed_at) AS first_at, max(r.failed_at) AS last_at,
+                   max(r.id) AS example
+              FROM (SELECT r.*, row_number() OVER () AS n, count(*) OVER () AS seen FROM (
+                      SELECT d.id, d.failed_at, d.failure_reason, b.*
+                        FROM (SELECT d.id, d.failed_at, d.failure_reason, d.last_exception FROM {self._dlq} d
+                               WHERE d.queue = q.queue ORDER BY d.failed_at DESC LIMIT {COUNT_CAP + 1}) d
+                       CROSS JOIN LATERAL ({sql_beginning("d.last_exception")} OFFSET 0) b) r) r
+             WHERE r.n <= {COUNT_CAP} GROUP BY r.failure_reason, r.name, r.parked, r.traced) n
+     GROUP BY 1, 2) g
  WHERE q.queue IS NOT NULL ORDER BY g.number DESC, q.queue, g.failure_reason, g.type""")
