@@ -26,17 +26,32 @@ class QueueOperations(OperationsBase):
                 print(queue.queue, queue.ready, queue.oldest_claimable_age, queue.dead)
 
         """
-        return await self._read(session, self._overviews)
+        return await self._read(session, self._overviews, None)
 
-    def _overviews(self, session: Any) -> list[QueueOverview]:
+    async def queue(self, queue: str, *, session: SessionOrConnection | None = None) -> QueueOverview | None:
+        """Return what waits in one queue; None if it has no messages or dead letters, is not paused and is not read.
+
+        Args:
+            queue: The name of the queue.
+            session: The `AsyncSession` or `AsyncConnection` to read through; by default a connection of the engine.
+
+        Example:
+            found = await operations.queue("orders")
+            print(found and (found.ready, found.oldest_claimable_age))
+
+        """
+        return next(iter(await self._read(session, self._overviews, queue)), None)
+
+    def _overviews(self, session: Any, only: str | None) -> list[QueueOverview]:
         admin, pausing = self._store.admin, self._store.pausing
-        counted = {counts.stats.queue: counts for counts in admin.count_queues(session)}
+        counted = {counts.stats.queue: counts for counts in admin.count_queues(session, only)}
         serving = admin.count_serving(session)
         paused = {} if pausing is None else {pause.queue: pause for pause in pausing.read(session)}
         nothing = {queue: QueueCounts(QueueStats(queue)) for queue in (*paused, *(serving or ()))}
         return [
             QueueOverview.of(counts, paused=paused.get(queue), nodes=None if serving is None else serving.get(queue, 0))
             for queue, counts in sorted((nothing | counted).items())
+            if only in (None, queue)
         ]
 
     async def traffic(self, *, session: SessionOrConnection | None = None) -> tuple[int, int] | None:

@@ -97,6 +97,8 @@ async def test_an_empty_queue_is_listed_while_a_living_node_reads_it(postgres: P
     async with postgres.engine.connect() as connection:
         await connection.exec_driver_sql(f"SELECT pg_advisory_lock_shared({node.lock})")
         [queue] = await operations.queues()
+        assert await operations.queue("orders") == queue
+        assert await operations.queue("other") is None
     assert (queue.queue, queue.ready, queue.nodes) == ("orders", Count(0), 1)
 
 

@@ -1,5 +1,6 @@
 """What waits in each queue, and in each key, on both stores."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -43,6 +44,25 @@ async def test_blocked_keys_are_counted(backend: Backend) -> None:
     [queue] = await OutboxOperations.on_store(backend.store).queues()
     assert (queue.blocked_keys, queue.parked_keys, queue.ready) == (Count(2), Count(1), Count(2))
     assert (queue.blocked, queue.retrying) == (Count(3), Count(1))
+
+
+async def test_one_queue_is_counted_as_it_is_among_all(backend: Backend) -> None:
+    await fill_keys(backend)
+    await backend.insert(NewRow("a", b"dies"), NewRow("p", b""), NewRow("r", b"", activate_in=HOUR))
+    [dying] = (await backend.claim("a")).rows
+    async with backend.store.connect() as lane:
+        await lane.settle([Settlement(dying.lease, Dead("rejected"))])
+    operations = OutboxOperations.on_store(backend.store)
+    async with operations.reading() as session:  # in which the time stands still
+        every = await operations.queues(session=session)
+        assert [each.queue for each in every] == ["a", "p", "q", "r"]
+        for each in every:
+            found = await operations.queue(each.queue, session=session)
+            assert found is not None
+            assert replace(found, oldest_claimable_age=None) == replace(each, oldest_claimable_age=None)
+            assert found.oldest_claimable_age == pytest.approx(each.oldest_claimable_age, abs=30)
+        for name in ("", "b", "Q", "z"):
+            assert await operations.queue(name, session=session) is None
 
 
 async def test_keys_come_in_pages(backend: Backend) -> None:
@@ -100,8 +120,10 @@ async def test_the_oldest_message_of_a_key_that_comes_late_in_the_index_is_seen(
         "CASE WHEN n = 1 THEN 'z' ELSE 'a' || n END, '', now() - CASE WHEN n = 1 THEN interval '7000 s' ELSE '0 s' END "
         "FROM generate_series(1, 10100) AS n"
     )
-    [queue] = await OutboxOperations.on_store(postgres.store).queues()
-    assert queue.oldest_claimable_age == pytest.approx(7000, abs=60)
+    operations = OutboxOperations.on_store(postgres.store)
+    for queue in (*await operations.queues(), await operations.queue("q")):
+        assert queue is not None
+        assert queue.oldest_claimable_age == pytest.approx(7000, abs=60)
 
 
 async def test_a_page_of_keys_visits_so_many_and_goes_on(postgres: PostgresBackend) -> None:

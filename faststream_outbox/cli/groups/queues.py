@@ -62,7 +62,7 @@ async def pause(
     paused = await run.operations.pause(queue, until, **author.keywords)
     end = "it is resumed" if paused.until is None else as_time(paused.until)
     data = {"action": "pause", "done": True, **_fields(paused)}
-    found = next((each for each in await run.operations.queues() if each.queue == queue), None)
+    found = await run.operations.queue(queue)
     notes = [_UNKNOWN.format(queue=queue)] if found is not None and _is_unknown(found) else []
     return Sentence(f"Paused the queue {queue} until {end}.", data, notes=notes)
 

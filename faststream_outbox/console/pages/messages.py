@@ -18,7 +18,7 @@ async def queue(visit: Visit) -> Shown:
     if not name:
         raise PageError("No queue is named: choose one on the overview.")
     visit.check_queue(name)
-    found = next((each for each in await visit.operations.queues(session=visit.session) if each.queue == name), None)
+    found = await visit.operations.queue(name, session=visit.session)
     fields = visit.given("state", "key", "correlation_id", "header", "node")
     where = filter_of(MessageFilter, {"queue": name, **message_fields(fields)})
     after = visit.query.get("after") or None

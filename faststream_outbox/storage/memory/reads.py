@@ -119,10 +119,10 @@ class MemoryReads(StoreReads):
         ]
         return sorted(described, key=lambda g: (-g.count.number, g.queue, g.reason, g.exception_type or "\U0010ffff"))
 
-    def count_queues(self, session: object) -> list[QueueCounts]:
-        """Count the rows of every queue."""
+    def count_queues(self, session: object, queue: str | None = None) -> list[QueueCounts]:
+        """Count the rows of every queue, or of one."""
         del session
-        return queue_counts(self._table)
+        return [each for each in queue_counts(self._table) if queue in (None, each.stats.queue)]
 
     def search_keys(
         self, session: object, queue: str | None, states: Sequence[str], after: Position | None, limit: int

@@ -159,8 +159,8 @@ class StoreReads(ABC):
         """Group the newest `COUNT_CAP` dead letters of each queue."""
 
     @abstractmethod
-    def count_queues(self, session: Any) -> list[QueueCounts]:
-        """Count the rows of every queue, up to `COUNT_CAP`."""
+    def count_queues(self, session: Any, queue: str | None = None) -> list[QueueCounts]:
+        """Count the rows of every queue, or of one, up to `COUNT_CAP`; a queue without rows is left out."""
 
     def count_traffic(self, session: Any) -> tuple[int, int] | None:
         """Return how many rows were ever inserted and deleted, as the server counts them; None if nothing counts."""

@@ -1,4 +1,4 @@
-"""Count the rows of every queue, and describe keys that are blocked, and nodes."""
+"""Count the rows of queues, and describe keys that are blocked, and nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,9 +25,12 @@ class PostgresReads(PostgresLetterReads):
         self._queue_statements = QueueStatements(outbox, dlq)
         self._nodes = PostgresNodeReads(execute, outbox, nodes)
 
-    def count_queues(self, session: Any) -> list[QueueCounts]:
-        """Count the rows of every queue, up to `COUNT_CAP`."""
-        records = self._execute(session, self._queue_statements.counts(COUNT_CAP))
+    def count_queues(self, session: Any, queue: str | None = None) -> list[QueueCounts]:
+        """Count the rows of every queue, or of one, up to `COUNT_CAP`."""
+        if queue is None:
+            records = self._execute(session, self._queue_statements.counts(COUNT_CAP))
+        else:
+            records = self._execute(session, self._queue_statements.counts_of_one(COUNT_CAP), queue=queue)
         return [QueueCounts.of(*record) for record in records]
 
     def count_traffic(self, session: Any) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The statements that count the rows of every queue, and that walk over its keys: bounded, however large the table is.
+"""The statements that count the rows of queues, and that walk over their keys: bounded, however large the table is.
 
 Of each queue three parts are read: rows without a key that are due, those that are due later, and rows with a key. Each
 part ends after `cap` rows. Sizes stand in the text, because Postgres plans for a tenth of the table if LIMIT is a
@@ -31,7 +31,7 @@ class QueueStatements:
     def __init__(self, outbox: Table, dlq: Table | None = None) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
         self._dlq = None if dlq is None else quoted_name(dlq.name, dlq.schema)
-        self._counts: dict[int, Statement] = {}
+        self._counts: dict[tuple[int, bool], Statement] = {}
         self.keys = self._keys()
         name = self._outbox.replace("'", "''")
         self.traffic = Statement(
@@ -39,23 +39,35 @@ class QueueStatements:
         )
 
     def counts(self, cap: int) -> Statement:
-        """Return the statement that counts up to `cap` rows of each part of a queue."""
-        if cap not in self._counts:
-            self._counts[cap] = self._count(cap)
-        return self._counts[cap]
+        """Return the statement that counts up to `cap` rows of each part of every queue."""
+        return self._counting(cap, one=False)
 
-    def _names(self) -> str:
-        names = []
-        for beyond in (">= ''", "> q.queue"):
-            name = next_queue(self._outbox, beyond)
-            if self._dlq is not None:
-                probe = f"(SELECT d.queue FROM {self._dlq} d WHERE d.queue {beyond} ORDER BY d.queue LIMIT 1)"
-                name = f"least({name}, {probe})::text"
-            names.append(name)
+    def counts_of_one(self, cap: int) -> Statement:
+        """Return the statement that counts the same of the queue `:queue` only; no record if it has no rows."""
+        return self._counting(cap, one=True)
+
+    def _counting(self, cap: int, *, one: bool) -> Statement:
+        if (cap, one) not in self._counts:
+            self._counts[cap, one] = self._count(cap, one=one)
+        return self._counts[cap, one]
+
+    def _first_name(self, beyond: str) -> str:
+        name = next_queue(self._outbox, beyond)
+        if self._dlq is None:
+            return name
+        probe = f"(SELECT d.queue FROM {self._dlq} d WHERE d.queue {beyond} ORDER BY d.queue LIMIT 1)"
+        return f"least({name}, {probe})::text"
+
+    def _names(self, *, one: bool) -> str:
+        if one:
+            # An equality would let the planner drop the order, and walk another index.
+            first = self._first_name(">= :queue::text")
+            return f"""queues(queue) AS MATERIALIZED (
+  SELECT f.queue FROM (SELECT {first} AS queue OFFSET 0) f WHERE f.queue = :queue::text)"""
         return f"""queues(queue) AS (
-  SELECT {names[0]}
+  SELECT {self._first_name(">= ''")}
   UNION ALL
-  SELECT {names[1]} FROM queues q WHERE q.queue IS NOT NULL)"""
+  SELECT {self._first_name("> q.queue")} FROM queues q WHERE q.queue IS NOT NULL)"""
 
     def _without_key(self, part: int, due: str, cap: int) -> str:
         return f"""SELECT {part} AS part, o.created_at, o.next_attempt_at, {STATE} AS state, NULL AS head_state,
@@ -63,21 +75,23 @@ class QueueStatements:
         FROM {self._outbox} o WHERE o.entity_key IS NULL AND o.queue = q.queue AND o.next_attempt_at {due} now()
        ORDER BY o.next_attempt_at, o.id LIMIT {cap + 1}"""
 
-    def _count(self, cap: int) -> Statement:
+    def _count(self, cap: int, *, one: bool) -> Statement:
         dead = "SELECT 0 AS number"
         if self._dlq is not None:
             dead = f"""SELECT count(*) AS number FROM (
     SELECT FROM {self._dlq} d WHERE d.queue = q.queue ORDER BY d.failed_at LIMIT {cap + 1}) d"""
+        front = f"SELECT * FROM {self._outbox} o WHERE o.id >= '{BEGINNING[1]}'::bigint ORDER BY o.id LIMIT {_FRONT}"
+        of_one = "WHERE o.queue = :queue::text" if one else ""
         # A row that waits for its head counts as blocked. Ages of a queue with more rows than are read come from the
         # first rows of the table, too, because rows with keys are not read in the order of their ages.
-        return Statement(f"""WITH RECURSIVE {self._names()},
+        return Statement(f"""WITH RECURSIVE {self._names(one=one)},
 front AS MATERIALIZED (
   SELECT o.queue, o.created_at, o.next_attempt_at, {STATE} AS state,
          o.entity_key IS NULL OR o.id = (
            SELECT h.id FROM {self._outbox} h
             WHERE h.queue = o.queue AND h.entity_key = o.entity_key AND h.entity_key IS NOT NULL
             ORDER BY h.queue, h.entity_key, h.id LIMIT 1) AS claimable
-    FROM (SELECT * FROM {self._outbox} o WHERE o.id >= '{BEGINNING[1]}'::bigint ORDER BY o.id LIMIT {_FRONT}) o),
+    FROM ({front}) o {of_one}),
 ages AS MATERIALIZED (
   SELECT f.queue, min(f.created_at) AS created,
          min(f.next_attempt_at) FILTER (WHERE f.claimable AND f.state = 'ready') AS due,

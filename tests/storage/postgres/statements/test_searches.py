@@ -157,6 +157,10 @@ async def test_counts_and_keys_read_a_bounded_number_of_rows(
             await connection.execute(text(f"SET {name} = '{value}'"))
         # Due rows, later rows, rows with keys, heads, dead letters; and the first rows of the table with their heads.
         await check(connection, queues.counts(1_000), mode, at_most=4 * 1_001 + 1_000 + 2_000 + 20)
+        await check(connection, queues.counts_of_one(1_000), mode, at_most=4 * 1_001 + 1_000 + 2_000 + 20)
+        # Of a queue without rows only the first rows of the table are read, whatever the others have.
+        for queue in ("''", "'a'", "'z'"):
+            await check(connection, queues.counts_of_one(1_000), mode, at_most=1_000 + 10, queue=queue)
         states = {"states": "ARRAY['parked']", "queue": "NULL", "after_key": "''"}
         await check(connection, queues.keys, mode, at_most=MOST_KEYS_VISITED + 10, **states)
         states = {"states": "ARRAY['in_flight', 'ready']", "queue": "'q'", "after_key": "''"}
