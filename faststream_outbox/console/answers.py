@@ -107,10 +107,23 @@ class Console:
             title, status = "The database did not answer", 503
             said = describe(getattr(error, "orig", None) or error).rstrip(".")
             text = " ".join(filter(None, (f"{said}.", advice(error))))
+        return self._error(request, title, status, text)
+
+    def refuse_foreign(self, request: Request) -> Response:
+        """Return the page for a request that no page of this console has sent."""
+        return self._error(
+            request,
+            RefusedError.title,
+            RefusedError.status,
+            "This came from another site, or your browser does not say from where: it was refused, and nothing was "
+            "changed. Only pages of this console may change anything. If this was one of them, the proxy before it "
+            "must pass Host as it came.",
+        )
+
+    def _error(self, request: Request, title: str, status: int, text: str) -> Response:
         values = {"title": title, "text": text, "status": status, "nav": None, "back": request.scope.get(BACK, "")}
-        shown = Shown("error.html", values, status)
         # Who is known keeps the menu.
-        return self.respond(request, request.scope.get(_ACCESS), "", shown)
+        return self.respond(request, request.scope.get(_ACCESS), "", Shown("error.html", values, status))
 
     @staticmethod
     def _here(request: Request) -> str:

@@ -108,7 +108,7 @@ def make_console(
             Mount("/static", StaticFiles(directory=rendering.FOLDER / "static")),
             Route("/{path:path}", endpoint(_missing)),
         ],
-        middleware=[Middleware(Guard)],
+        middleware=[Middleware(Guard, refuse=console.refuse_foreign)],
     )
     app.state.live = live
     return app

@@ -1,10 +1,12 @@
 """What guards every response of the console: its headers, and the rule that only its own pages may change anything."""
 
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Own files only, and nothing inline: a body that is HTML or a script stays text even if escaping failed.
@@ -29,8 +31,9 @@ _SAFE: Final = ("GET", "HEAD")
 class Guard:
     """Refuses posts of other sites, and adds the headers of security to each response."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, refuse: Callable[[Request], Response]) -> None:
         self._app = app
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -47,10 +50,8 @@ class Guard:
             await send(message)
 
         if scope["method"] not in _SAFE and not is_same_origin(Headers(scope=scope)):
-            refusal = PlainTextResponse(
-                "This request came from another site: only pages of this console may post.", 403
-            )
-            await refusal(scope, receive, send_guarded)
+            # The access hook is not asked: what another site has sent says nothing about the user.
+            await self._refuse(Request(scope))(scope, receive, send_guarded)
         else:
             await self._app(scope, receive, send_guarded)
 

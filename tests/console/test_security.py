@@ -92,8 +92,24 @@ async def test_a_post_that_no_page_of_the_console_sent_is_refused(
         for path in POSTS:
             response = await client.post(path, data={"queue": "orders", "reason": "r"}, headers=headers)
             assert response.status_code == 403, path
-            assert "another site" in response.text
+            assert "nothing was changed" in words(response.text), path
+            _check_headers(path, response.headers)
     assert not await outbox.operations.pauses()
+
+
+async def test_a_refused_post_is_answered_by_the_page_of_an_error_that_knows_nobody(outbox: ConsoleOutbox) -> None:
+    def access(_request: Request) -> Access:
+        raise AssertionError("The access hook is not asked.")
+
+    async with _client(outbox, access=access, title="Shop") as client:
+        response = await client.post(
+            "/acts/one/pause", data={"queue": "orders"}, headers={"sec-fetch-site": "cross-site"}
+        )
+    assert response.status_code == 403
+    assert response.headers["content-type"].startswith("text/html")
+    assert "Not allowed" in words(response.text)
+    assert '<a class="button" href="/">To the overview</a>' in response.text
+    assert "<nav" not in response.text
 
 
 def _client(
