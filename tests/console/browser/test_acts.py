@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Page, expect
 
 from faststream_outbox.operations import DeadLetterFilter
+from faststream_outbox.storage import NewRow
 from tests.console.browser.conftest import Viewer
 from tests.console.outbox import ConsoleOutbox
 
@@ -158,10 +160,55 @@ async def test_rows_queues_and_keys_by_keyboard_alone(viewer: Viewer, outbox: Co
     assert actions == ["edit_and_replay", "cancel_timer", "release_key", "pause", "purge", "deliver_now", "park_key"]
 
 
-async def _confirm_by_keyboard(page: Page, *, opened: bool = False) -> None:
+KEY = "key?queue=customers&key="
+
+
+@pytest.mark.parametrize(
+    ("act", "path", "control", "fields"),
+    [
+        ("move", "queue?name=orders&state=delayed", "button[value=move]", {"queue": "late"}),
+        ("discard", "queue?name=orders&state=delayed", "button[value=discard]", {}),
+        ("retry_key", f"{KEY}ada", "a[href^='/acts/one/retry_key']", {}),
+        ("skip_key", f"{KEY}ada", "a[href^='/acts/one/skip_key']", {}),
+        ("park_key", f"{KEY}grace", "a[href^='/acts/one/park_key']", {}),
+        ("hold_key", "keys", "a[href='/acts/one/hold_key']", {"queue": "customers", "subject": "new"}),
+        ("resume", "", "a[href='/acts/one/resume?queue=mails']", {}),
+        ("fire_timer", "timers", "a[href^='/acts/one/fire_timer']", {}),
+    ],
+)
+async def test_an_act_by_keyboard_alone(
+    viewer: Viewer, outbox: ConsoleOutbox, *, act: str, path: str, control: str, fields: dict[str, str]
+) -> None:
+    await outbox.backend.insert(NewRow("customers", b"1", key="grace"))
+    await outbox.operations.pause("mails", reason="to be resumed")
+    page = await viewer.open(path)
+    if control.startswith("button"):
+        await _tab_to(page, "[name=ids]")
+        await page.keyboard.press("Space")
+    await _tab_to(page, control)
+    await _confirm_by_keyboard(page, **fields)
+    done = (await outbox.operations.audit()).items[0]
+    assert (done.action, done.reason, done.count) == (act, "by hand", 1)
+
+
+async def test_an_export_by_keyboard_alone(viewer: Viewer) -> None:
+    page = await viewer.open("dead-letters/rows?queue=orders")
+    await _tab_to(page, "[name=ids]")
+    await page.keyboard.press("Space")
+    await _tab_to(page, "button[formaction$='/acts/export']")
+    async with page.expect_download() as download:
+        await page.keyboard.press("Enter")
+    [line] = (await (await download.value).path()).read_text().splitlines()
+    assert json.loads(line)["queue"] == "orders"
+
+
+async def _confirm_by_keyboard(page: Page, *, opened: bool = False, **fields: str) -> None:
     if not opened:
         await page.keyboard.press("Enter")
     await expect(page.locator("#reason")).to_be_visible()
+    for name, value in fields.items():
+        await _tab_to(page, f"#{name}")
+        await page.keyboard.type(value)
     await _tab_to(page, "#reason")
     await page.keyboard.type("by hand")
     await page.keyboard.press("Enter")
