@@ -222,6 +222,17 @@ async def test_the_doctor_of_an_empty_outbox_is_heard_on_the_overview(outbox: Co
         assert "The doctor has not looked yet" not in await client.text("/")
 
 
+async def test_a_node_that_is_gone_has_the_same_name_on_its_page_and_on_its_message(outbox: ConsoleOutbox) -> None:
+    [row] = await outbox.backend.insert(NewRow("orders", b"1"))
+    await outbox.backend.run(
+        "UPDATE outbox SET acquired_token = '00000000-abcd-8000-8000-000000000000', "
+        "lease_expires_at = now() + interval '1 hour'"
+    )
+    async with outbox.client() as client:
+        assert "00000000-abcd gone" in await client.text("/nodes")
+        assert "Held by 00000000-abcd gone" in await client.text(f"/messages/{row}")
+
+
 async def test_without_the_tables_of_operators_pages_say_which_one_to_create(outbox: ConsoleOutbox) -> None:
     bare = OutboxOperations(outbox.backend.engine, outbox_table=outbox.backend.outbox_table)
     outbox.operations = bare

@@ -40,6 +40,12 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(viewer: Viewe
         await page.goto(f"/{path}")
         assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
     assert await violations(page) == []
+    # Three acts do not break a word of the title.
+    await page.goto("/messages/5")
+    await expect(page.get_by_role("button", name="…")).to_have_count(3)
+    title = await page.get_by_role("heading", level=1).bounding_box()
+    assert title is not None
+    assert title["height"] <= 28
 
 
 async def test_what_is_read_only_or_wrong_is_accessible_and_on_the_screen(

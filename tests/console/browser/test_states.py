@@ -77,6 +77,11 @@ async def test_a_refusal_and_a_failure(
         await check(page, "no/page")
     async with viewing(browser, outbox.app(access=lambda _request: None), theme, screen) as page:
         await check(page)
+        # A page of another site posts a form.
+        await page.goto(f"data:text/html,<form method=post action='{page.url}theme'><button>Win</button></form>")
+        await page.get_by_role("button", name="Win").click()
+        await expect(page.get_by_text("This came from another site")).to_be_visible()
+        await check(page)
     async with viewing(browser, outbox.app(access=TokenAccess()), theme, screen) as page:
         await page.fill("#token", "wrong")
         await page.keyboard.press("Enter")
@@ -102,6 +107,12 @@ async def test_each_step_of_an_act(browser: Browser, outbox: ConsoleOutbox, them
         for act in ("cancel_timer", "fire_timer"):
             await check(page, f"acts/one/{act}?queue=reminders&timer_id=invoice-7")
         await check(page, "acts/one/resume?queue=orders")
+        # What the core refuses is said with the name, however long.
+        await page.goto(f"/acts/one/hold_key?queue=orders&key={'k' * 300}")
+        await page.fill("#reason", "r")
+        await page.get_by_role("button", name="Hold").click()
+        await expect(page.get_by_role("alert")).to_be_visible()
+        await check(page)
         # Nothing is ticked: the way back is offered.
         await page.goto("/dead-letters/rows?queue=slow")
         await page.get_by_role("button", name="Purge…").click()
