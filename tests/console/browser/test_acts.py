@@ -186,7 +186,7 @@ async def test_an_act_by_keyboard_alone(
         await _tab_to(page, "[name=ids]")
         await page.keyboard.press("Space")
     await _tab_to(page, control)
-    await _confirm_by_keyboard(page, **fields)
+    await _confirm_by_keyboard(page, fields)
     done = (await outbox.operations.audit()).items[0]
     assert (done.action, done.reason, done.count) == (act, "by hand", 1)
 
@@ -202,11 +202,11 @@ async def test_an_export_by_keyboard_alone(viewer: Viewer) -> None:
     assert json.loads(line)["queue"] == "orders"
 
 
-async def _confirm_by_keyboard(page: Page, *, opened: bool = False, **fields: str) -> None:
+async def _confirm_by_keyboard(page: Page, fields: dict[str, str] | None = None, *, opened: bool = False) -> None:
     if not opened:
         await page.keyboard.press("Enter")
     await expect(page.locator("#reason")).to_be_visible()
-    for name, value in fields.items():
+    for name, value in (fields or {}).items():
         await _tab_to(page, f"#{name}")
         await page.keyboard.type(value)
     await _tab_to(page, "#reason")
