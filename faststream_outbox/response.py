@@ -234,7 +234,9 @@ class OutboxResponse(Response):
     Example:
         @broker.subscriber("orders")
         async def handle(order_id: int) -> OutboxResponse:
-            return OutboxResponse({"order_id": order_id}, queue="reminders", activate_in=timedelta(days=1))
+            return OutboxResponse(
+                {"order_id": order_id}, queue="reminders", activate_in=timedelta(days=1)
+            )
 
     """
 

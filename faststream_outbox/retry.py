@@ -326,7 +326,9 @@ class ExponentialRetry(_BoundedRetry):
         max_delay_seconds: The longest wait; by default no limit.
 
     Example:
-        ExponentialRetry(initial_delay_seconds=1, max_delay_seconds=300, max_attempts=10, jitter_factor=0.2)
+        ExponentialRetry(
+            initial_delay_seconds=1, max_delay_seconds=300, max_attempts=10, jitter_factor=0.2
+        )
 
     """
 

@@ -85,7 +85,10 @@ def make_console(
 
     Example:
         app = FastAPI()
-        app.mount("/outbox", make_console(broker, access=lambda request: Access(request.headers["x-user"])))
+        app.mount(
+            "/outbox",
+            make_console(broker, access=lambda request: Access(request.headers["x-user"])),
+        )
 
     """
     operations = outbox.operations if isinstance(outbox, OutboxBroker) else outbox

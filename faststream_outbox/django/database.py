@@ -143,7 +143,9 @@ async def make_operations(using: str | None = None) -> AsyncIterator[OutboxOpera
 
     Example:
         async with make_operations() as operations:
-            await operations.retry_key("orders", "customer-7", reason="the address is corrected")
+            await operations.retry_key(
+                "orders", "customer-7", reason="the address is corrected"
+            )
 
     """
     engine = create_async_engine(database_url(using), poolclass=NullPool)

@@ -16,7 +16,12 @@ class HandlerConnections(BaseMiddleware):
     another one holds open and may roll back, and a connection that was lost would never be replaced.
 
     Example:
-        broker = OutboxBroker(engine, outbox_table=outbox_table, middlewares=(HandlerConnections,))
+        broker = OutboxBroker(
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            middlewares=(HandlerConnections,),
+        )
 
     """
 

@@ -39,13 +39,18 @@ class OutboxRouter(OutboxStreamRegistrator):
     Example:
         router = OutboxRouter(engine, outbox_table=outbox_table, dlq_table=dlq_table)
 
+
         @router.post("/orders")
-        async def place(order: Order, session: Annotated[AsyncSession, Depends(get_session)]) -> None:
+        async def place(
+            order: Order, session: Annotated[AsyncSession, Depends(get_session)]
+        ) -> None:
             session.add(order)
             await router.broker.publish(order.id, queue="orders", session=session)
 
+
         @router.subscriber("orders")
         async def confirm(order_id: int) -> None: ...
+
 
         app = FastAPI()
         app.include_router(router)

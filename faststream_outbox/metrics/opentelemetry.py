@@ -19,7 +19,9 @@ class OpenTelemetryRecorder:
 
     Example:
         recorder = OpenTelemetryRecorder(meter_provider=meter_provider)
-        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, metrics_recorder=recorder)
+        broker = OutboxBroker(
+            engine, outbox_table=outbox_table, dlq_table=dlq_table, metrics_recorder=recorder
+        )
 
     Args:
         meter_provider: The provider of the meter; the global one by default.

@@ -35,7 +35,9 @@ class PrometheusRecorder:
 
     Example:
         recorder = PrometheusRecorder(registry=registry, app_name="shop")
-        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, metrics_recorder=recorder)
+        broker = OutboxBroker(
+            engine, outbox_table=outbox_table, dlq_table=dlq_table, metrics_recorder=recorder
+        )
 
     Args:
         registry: The registry of the metrics.

@@ -84,7 +84,10 @@ class OperationsBase:
 
         Example:
             async with operations.reading() as session:
-                print(await operations.queues(session=session), await operations.keys(session=session))
+                print(
+                    await operations.queues(session=session),
+                    await operations.keys(session=session),
+                )
 
         """
         async with self._store.transaction() as own:

@@ -96,7 +96,9 @@ class DeadLetterOperations(ActOperations):
             progress: A function that is called after each slice.
 
         Example:
-            old = await operations.select(DeadLetterFilter(failed_before=datetime.now(UTC) - timedelta(days=30)))
+            old = await operations.select(
+                DeadLetterFilter(failed_before=datetime.now(UTC) - timedelta(days=30))
+            )
             result = await operations.purge(old, reason="kept for 30 days")
             print(result.done)
 

@@ -108,7 +108,9 @@ class SelectionOperations(OperationsBase):
             session: The `AsyncSession` or `AsyncConnection` to read through; by default a connection of the engine.
 
         Example:
-            selection = await operations.select(DeadLetterFilter(queue="orders", exception_type="TimeoutError"))
+            selection = await operations.select(
+                DeadLetterFilter(queue="orders", exception_type="TimeoutError")
+            )
             print(f"{selection.count} dead letters")
 
         """

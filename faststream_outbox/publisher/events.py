@@ -34,7 +34,9 @@ class OutboxEvent:
         timer_conflict: If such a message waits: "ignore" the new one, or "extend" the delay of the waiting one.
 
     Example:
-        order.events.append(OutboxEvent({"order_id": order.id}, queue="orders", key=str(order.id)))
+        order.events.append(
+            OutboxEvent({"order_id": order.id}, queue="orders", key=str(order.id))
+        )
 
     """
 
@@ -78,7 +80,9 @@ class RecordsEvents:
 
             def pay(self) -> None:
                 self.paid = True
-                self.events.append(OutboxEvent({"order_id": self.id}, queue="paid", key=str(self.id)))
+                self.events.append(
+                    OutboxEvent({"order_id": self.id}, queue="paid", key=str(self.id))
+                )
 
     """
 

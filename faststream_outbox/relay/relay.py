@@ -89,7 +89,9 @@ class Relay:
         cloudevents: Whether headers of CloudEvents are added.
 
     Example:
-        relay = Relay(broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"})
+        relay = Relay(
+            broker, to=KafkaBroker("localhost:9092"), routes={"orders": "orders-topic"}
+        )
         app = FastStream(broker, after_startup=[relay.start], on_shutdown=[relay.stop])
 
     """

@@ -128,7 +128,13 @@ def by_header(
             any. A row with another one is refused.
 
     Example:
-        Relay(broker, to=kafka, routes={"events": by_header("topic", default="events", allow=["events", "audit-*"])})
+        Relay(
+            broker,
+            to=kafka,
+            routes={
+                "events": by_header("topic", default="events", allow=["events", "audit-*"])
+            },
+        )
 
     """
     if isinstance(allow, str):

@@ -35,7 +35,12 @@ class NewRow:
         activate_at: The time at which the message is delivered; with a time zone.
 
     Example:
-        NewRow("orders", b'{"id": 1}', headers={"content-type": "application/json"}, activate_in=timedelta(minutes=5))
+        NewRow(
+            "orders",
+            b'{"id": 1}',
+            headers={"content-type": "application/json"},
+            activate_in=timedelta(minutes=5),
+        )
 
     """
 

@@ -32,7 +32,9 @@ class ExportOperations(ActOperations):
                 read in a transaction of their own, so an export may take as long as its reader likes.
 
         Example:
-            async for letter in operations.export(await operations.select(DeadLetterFilter(queue="orders"))):
+            async for letter in operations.export(
+                await operations.select(DeadLetterFilter(queue="orders"))
+            ):
                 file.write(json.dumps(letter, ensure_ascii=False) + "\n")
 
         """

@@ -86,7 +86,9 @@ class KeyActOperations(ActOperations):
             session: The `AsyncSession` or `AsyncConnection` of your transaction; by default one of our own.
 
         Example:
-            await operations.skip_key("orders", "customer-7", reason="the order was cancelled by phone")
+            await operations.skip_key(
+                "orders", "customer-7", reason="the order was cancelled by phone"
+            )
 
         """
         audit = self._begin_audit("skip_key", by=by, reason=reason, target={"queue": queue, "key": key})
@@ -141,7 +143,9 @@ class KeyActOperations(ActOperations):
             session: The `AsyncSession` or `AsyncConnection` of your transaction; by default one of our own.
 
         Example:
-            await operations.release_key("orders", "customer-7", reason="the investigation is over")
+            await operations.release_key(
+                "orders", "customer-7", reason="the investigation is over"
+            )
 
         """
         audit = self._begin_audit("release_key", by=by, reason=reason, target={"queue": queue, "key": key})
@@ -175,7 +179,9 @@ class KeyActOperations(ActOperations):
                 one of our own.
 
         Example:
-            await operations.hold_key("orders", "customer-7", reason="its account is being merged")
+            await operations.hold_key(
+                "orders", "customer-7", reason="its account is being merged"
+            )
 
         """
         check_name("queue", queue)

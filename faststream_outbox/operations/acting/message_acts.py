@@ -100,8 +100,12 @@ class MessageActOperations(ActOperations):
             progress: A function that is called after each slice.
 
         Example:
-            stuck = await operations.select(MessageFilter(queue="orders", header=("tenant", "acme")))
-            await operations.move(stuck, "orders-acme", reason="they get a subscriber of their own")
+            stuck = await operations.select(
+                MessageFilter(queue="orders", header=("tenant", "acme"))
+            )
+            await operations.move(
+                stuck, "orders-acme", reason="they get a subscriber of their own"
+            )
 
         """
         check_name("queue", queue)

@@ -104,8 +104,12 @@ class ReplayOperations(ActOperations):
             progress: A function that is called after each slice.
 
         Example:
-            failed = await operations.select(DeadLetterFilter(queue="orders", exception_type="TimeoutError"))
-            result = await operations.replay(failed, reason="the payment provider is back", rate=100)
+            failed = await operations.select(
+                DeadLetterFilter(queue="orders", exception_type="TimeoutError")
+            )
+            result = await operations.replay(
+                failed, reason="the payment provider is back", rate=100
+            )
             print(result.done, result.skipped)
 
         """
@@ -160,7 +164,9 @@ class ReplayOperations(ActOperations):
             session: The `AsyncSession` or `AsyncConnection` of your transaction; nothing is tried again then.
 
         Example:
-            await operations.edit_and_replay(7, body={"amount": 12}, headers={"fixed": "yes"}, reason="a wrong amount")
+            await operations.edit_and_replay(
+                7, body={"amount": 12}, headers={"fixed": "yes"}, reason="a wrong amount"
+            )
 
         """
         check_count("letter_id", letter_id)

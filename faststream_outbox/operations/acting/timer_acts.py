@@ -57,7 +57,9 @@ class TimerActOperations(ActOperations):
             session: The `AsyncSession` or `AsyncConnection` of your transaction; by default one of our own.
 
         Example:
-            await operations.fire_timer("reminders", "invoice-7", reason="the customer asked for it")
+            await operations.fire_timer(
+                "reminders", "invoice-7", reason="the customer asked for it"
+            )
 
         """
         check_name("queue", queue)

@@ -130,7 +130,11 @@ def grants_sql(
         functions_schema: The schema of the functions of `publish_functions_ddl`, to grant `EXECUTE` on them too.
 
     Example:
-        print(grants_sql("shop_worker", "consumer", outbox_table=outbox_table, dlq_table=dlq_table))
+        print(
+            grants_sql(
+                "shop_worker", "consumer", outbox_table=outbox_table, dlq_table=dlq_table
+            )
+        )
 
     """
     if not isinstance(role, str) or not role:

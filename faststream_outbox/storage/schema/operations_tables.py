@@ -20,7 +20,12 @@ class OperationsTables(NamedTuple):
 
     Example:
         tables = make_operations_tables(metadata)
-        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, control_table=tables.control)
+        broker = OutboxBroker(
+            engine,
+            outbox_table=outbox_table,
+            dlq_table=dlq_table,
+            control_table=tables.control,
+        )
 
     """
 

@@ -195,7 +195,9 @@ def make_shards_table(metadata: MetaData, table_name: str = "outbox_shards", *, 
 
     Example:
         shards_table = make_shards_table(metadata)
-        broker = OutboxBroker(engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table)
+        broker = OutboxBroker(
+            engine, outbox_table=outbox_table, dlq_table=dlq_table, shards_table=shards_table
+        )
 
     """
     check_new_table(metadata, table_name)

@@ -47,7 +47,9 @@ async def validate_schema(
 
     Example:
         await validate_schema(engine, outbox_table, dlq_table)
-        await validate_schema(engine, outbox_table, dlq_table, None, *make_operations_tables(metadata))
+        await validate_schema(
+            engine, outbox_table, dlq_table, None, *make_operations_tables(metadata)
+        )
 
     """
     tables = [table for table in (outbox_table, dlq_table, shards_table, *more_tables) if table is not None]

@@ -79,5 +79,15 @@ def test_a_long_name_in_a_table_is_broken_between_its_words(site: Path) -> None:
     assert "<code>faststream_outbox.<wbr>router</code>" in (site / "reference" / "index.html").read_text()
 
 
+def test_texts_of_the_log_are_wrapped_and_tables_of_text_are_not(site: Path) -> None:
+    def block(page: str, text: str) -> str:
+        before = (site / page).read_text().partition(text)[0]
+        return before[before.rindex('<div class="language-') :].partition(">")[0]
+
+    assert "wrapped" in block("troubleshooting.html", "The time for draining is over: ")
+    assert "wrapped" not in block("nodes.html", "ea5ea4c4-33cc  yes")
+    assert "wrapped" not in block("observability.html", "your own span, where you publish")
+
+
 def test_a_table_of_figures_stays_a_table(site: Path) -> None:
     assert "data-sentences" not in (site / "scale.html").read_text().partition('id="rows-a-second"')[2][:5000]
