@@ -75,5 +75,5 @@ class KeyOperations(OperationsBase):
         blocked = None
         if state != "ready":
             blocked = KeyState.of(head, waiting=behind, now=now, waiting_capped=rows.capped)
-        messages = [Message.of(row, now) for row in found.items]
+        messages = Message.each(found)
         return KeyDetail(queue, key, state, blocked, Count(behind, rows.capped), messages)

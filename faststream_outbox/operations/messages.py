@@ -13,6 +13,9 @@ from faststream_outbox.storage import SessionOrConnection
 from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.nodes import NO_NODE
 from faststream_outbox.storage.operating.filters import DeadLetterFilter, MessageFilter
+from faststream_outbox.storage.operating.reads import Search
+from faststream_outbox.storage.ordering.states import KeyState, state_of
+from faststream_outbox.storage.rows import OutboxRow
 
 
 class MessageOperations(OperationsBase):
@@ -30,10 +33,13 @@ class MessageOperations(OperationsBase):
             print(message and message.body.pretty())
 
         """
-        found = await self._read(session, self._store.admin.read_message, message_id)
-        if found is None:
+        found = Message.each(await self._read(session, self._store.admin.read_messages, [message_id]))
+        if not found:
             return None
-        message = Message.of(*found)
+        [message] = found
+        if message.blocked_by is not None:
+            heads = await self._read(session, self._store.admin.read_messages, [message.blocked_by])
+            message = replace(message, blocked_because=_why_blocked(heads))
         if message.holder is None or message.holder == NO_NODE:
             return message
         holder = await self._read(session, self._store.admin.find_node, message.holder)
@@ -106,8 +112,7 @@ class MessageOperations(OperationsBase):
         check_count("limit", limit)
         position = read_cursor(after, "messages", timers, where)
         found = await self._read(session, self._store.admin.search_messages, where, position, limit, timers=timers)
-        messages = [Message.of(row, found.now) for row in found.items]
-        return Page(messages, write_cursor(found.position, "messages", timers, where), found.complete)
+        return Page(Message.each(found), write_cursor(found.position, "messages", timers, where), found.complete)
 
     async def find(self, *, correlation_id: str, limit: int = 100, session: SessionOrConnection | None = None) -> Found:
         """Return the messages and the dead letters with a correlation id.
@@ -129,7 +134,7 @@ class MessageOperations(OperationsBase):
         waiting = await self._read(session, self._store.admin.find_messages, correlation_id, limit)
         dead = await self._read(session, self._store.admin.search_dead_letters, where, None, limit)
         return Found(
-            [Message.of(row, waiting.now) for row in waiting.items],
+            Message.each(waiting),
             [DeadLetter.of(row) for row in dead.items],
             waiting.complete and dead.complete and dead.position is None,
         )
@@ -153,3 +158,12 @@ class MessageOperations(OperationsBase):
         if queue is not None:
             check_name("queue", queue)
         return aiter(Tail(partial(self._read, None), self._store.admin, queue=queue, interval=interval))
+
+
+def _why_blocked(heads: Search[OutboxRow]) -> str | None:
+    """Return the state of the head and its cause; None if it is ready by now, or gone."""
+    for head in heads.items:
+        if state_of(head, heads.now) != "ready":
+            key = KeyState.of(head, waiting=0, now=heads.now)
+            return f"{key.state.replace('_', ' ')}: {key.cause}"
+    return None

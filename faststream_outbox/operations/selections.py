@@ -134,7 +134,7 @@ class SelectionOperations(OperationsBase):
     def _sample(self, session: Any, kind: Kind, ids: Sequence[int]) -> tuple[Message | DeadLetter, ...]:
         ids = ids[: self._store.admin.count_fitting(session, kind, ids)]
         if kind == "messages":
-            return tuple(Message.of(*found) for found in self._store.acts.read_messages(session, ids))
+            return tuple(Message.each(self._store.admin.read_messages(session, ids)))
         return tuple(DeadLetter.of(row) for row in self._store.acts.read_dead_letters(session, ids))
 
 

@@ -52,7 +52,7 @@ class Tail:
         """Read the first of these messages, and return the ids of the rest."""
         count = self._admin.count_fitting(session, "messages", ids[:_READ])
         found = self._admin.read_messages(session, ids[:count])
-        return [Message.of(row, found.now) for row in found.items], ids[count:]
+        return Message.each(found), ids[count:]
 
     async def _look(self) -> Sequence[int]:
         now = time.monotonic()

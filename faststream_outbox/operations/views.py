@@ -9,7 +9,7 @@ from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID
 from faststream_outbox.storage.nodes import holder_name
 from faststream_outbox.storage.operating.exception_types import exception_type
 from faststream_outbox.storage.operating.filters import MessageState
-from faststream_outbox.storage.operating.reads import DeadLetterRow
+from faststream_outbox.storage.operating.reads import DeadLetterRow, Head, Search
 from faststream_outbox.storage.ordering.states import state_of
 from faststream_outbox.storage.parking import cause_in, strip_cause
 from faststream_outbox.storage.rows import OutboxRow, to_datetime
@@ -86,8 +86,8 @@ class Message:
         id: The id of its row.
         queue: The name of the queue.
         key: The key, if it has one.
-        state: `"ready"`, `"delayed"`, `"retrying"`, `"parked"`, `"in_flight"` or `"expired"`; of a message with a key
-            its own, whatever the message before it waits for.
+        state: `"ready"`, `"blocked"` (it is due, and the first message of its key waits or is being handled),
+            `"delayed"`, `"retrying"`, `"parked"`, `"in_flight"` or `"expired"`.
         body: The body.
         headers: The headers, as they were published.
         correlation_id: The correlation id, if it was published with one.
@@ -103,6 +103,9 @@ class Message:
         lease_expires_at: Until when the holder has it.
         holder_process: Where the holder runs, `"host:pid"`, if it is known; only `message()` looks for it.
         holder_alive: Whether the holder is alive; only `message()` looks for it.
+        blocked_by: The id of the first message of its key, if this one waits until that one is handled, whatever its
+            own state.
+        blocked_because: The state of that message, and why it is in it; only `message()` looks for it.
 
     """
 
@@ -125,16 +128,24 @@ class Message:
     lease_expires_at: datetime | None
     holder_process: str | None = None
     holder_alive: bool | None = None
+    blocked_by: int | None = None
+    blocked_because: str | None = None
 
     @classmethod
-    def of(cls, row: OutboxRow, now: float) -> "Message":
-        """Return a row as operators see it, at this time of the database."""
+    def each(cls, found: Search[OutboxRow]) -> list["Message"]:
+        """Return the rows that a search found."""
+        return [cls.of(row, found.now, found.heads.get(row.id)) for row in found.items]
+
+    @classmethod
+    def of(cls, row: OutboxRow, now: float, head: Head | None) -> "Message":
+        """Return a row as operators see it, at this time of the database; `head` is before it in its key."""
         headers, token, state = _headers(row.headers_json), row.acquired_token, state_of(row, now)
+        waits_for = None if head is None or head.state == "ready" or token is not None else head.id
         return cls(
             id=row.id,
             queue=row.queue,
             key=row.entity_key,
-            state=state,
+            state="blocked" if state == "ready" and waits_for is not None else state,
             body=Body.of(row.payload, _text(headers.get(CONTENT_TYPE))),
             headers=headers,
             correlation_id=_text(headers.get(CORRELATION_ID)),
@@ -148,6 +159,7 @@ class Message:
             last_failure=str(cause_in(row.headers_json)) or None,
             holder=holder_name(token),
             lease_expires_at=None if token is None else row.lease_expires_at,
+            blocked_by=waits_for,
         )
 
 

@@ -115,6 +115,19 @@ async def test_a_message_is_shown_with_body_headers_and_history(outbox: ConsoleO
         assert "under <i>investigation</i>" in parked
 
 
+async def test_a_message_behind_another_of_its_key_leads_to_it(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        assert str(ids["behind"]) in await client.text("/queue?name=customers&state=blocked")
+        assert str(ids["behind"]) not in await client.text("/queue?name=customers&state=ready")
+        page = (await client.get(f"/messages/{ids['behind']}")).text
+        assert (
+            f"Waits behind {ids['head']} , the first of its key parked: operator: under <i>investigation</i>"
+            in words(page)
+        )
+        await _follow(client, page, f"messages/{ids['head']}", said="Why it is parked")
+
+
 async def test_keys_that_wait_are_listed_with_what_is_behind_them(outbox: ConsoleOutbox) -> None:
     await outbox.fill()
     async with outbox.client() as client:

@@ -39,7 +39,11 @@ async def test_messages_that_wait_for_their_time_are_delivered_now(backend: Back
     )
     operations = await operations_of(backend)
     result = await operations.deliver_now([late, ready, key_head], reason="now")
-    assert (result.action, result.done, result.skipped) == ("deliver_now", 2, {ready: "it is due already"})
+    assert (result.action, result.done, result.skipped) == (
+        "deliver_now",
+        2,
+        {ready: "it is due already; if it is blocked, act on its key"},
+    )
     assert await free_rows(backend) == [late, ready, key_head, key_next]
 
 

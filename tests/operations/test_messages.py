@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from faststream_outbox.operations import Message, MessageFilter, OutboxOperations
-from faststream_outbox.storage import Dead, NewRow, Retry, Settlement
+from faststream_outbox.storage import Dead, NewRow, Park, Retry, Settlement
+from faststream_outbox.storage.operating.filters import MessageState
 from tests.backends import Backend, PostgresBackend
+from tests.storage.contract.test_runs import begun as seen
+from tests.storage.contract.test_runs import claim, settle
 
 HOUR = timedelta(hours=1)
 
@@ -103,6 +106,80 @@ async def test_an_expired_message_is_found_by_its_state(backend: Backend) -> Non
     await backend.pass_time(10)
     [message] = await all_of(backend, MessageFilter(state="expired"))
     assert (message.body.text, message.state) == ("1", "expired")
+
+
+HEADS = ("delayed", "expired", "in_flight", "parked", "ready", "retrying")
+
+
+async def fill_keys(backend: Backend) -> dict[str, int]:
+    """Insert keys whose heads are in every state, with a message behind each; return the ids by their bodies."""
+    heads = [NewRow("q", f"{key} 1".encode(), key=key) for key in ("expired", "parked", "retrying")]
+    ids = await backend.insert(*heads)
+    runs = {run.key: run for run in (await claim(backend, cursor=seen())).runs}
+    await settle(backend, runs["parked"], Park(Dead("rejected", "ValueError: no such order")))
+    await settle(backend, runs["retrying"], Retry(7200.0, 2, failure="TimeoutError: too slow"))
+    await backend.pass_time(100)
+    more = [NewRow("q", b"in_flight 1", key="in_flight"), NewRow("q", b"ready 1", key="ready")]
+    more.append(NewRow("q", b"delayed 1", key="delayed", activate_in=HOUR))
+    ids += await backend.insert(*more)
+    await claim(backend, keys=1, cursor=seen())
+    behind = [NewRow("q", f"{key} 2".encode(), key=key) for key in HEADS]
+    behind += [NewRow("q", b"later", key="parked", activate_in=HOUR), NewRow("q", b"no key")]
+    ids += await backend.insert(*behind)
+    return dict(zip((row.payload.decode() for row in (*heads, *more, *behind)), ids, strict=True))
+
+
+async def test_a_message_behind_one_that_waits_is_blocked_by_it(backend: Backend) -> None:
+    ids = await fill_keys(backend)
+    found = {message.body.text: message for message in await all_of(backend)}
+    assert {name: message.state for name, message in found.items()} == {
+        **{f"{state} 1": state for state in HEADS},
+        **{f"{state} 2": "blocked" for state in HEADS},
+        "ready 2": "ready",
+        "later": "delayed",
+        "no key": "ready",
+    }
+    blocked = {f"{state} 2": ids[f"{state} 1"] for state in HEADS if state != "ready"}
+    assert {name: message.blocked_by for name, message in found.items() if message.blocked_by is not None} == {
+        **blocked,
+        "later": ids["parked 1"],
+    }
+
+
+async def test_messages_are_found_by_the_states_that_are_shown(backend: Backend) -> None:
+    await fill_keys(backend)
+    shown = await all_of(backend)
+    for state in get_args(MessageState):
+        expected = sorted(message.id for message in shown if message.state == state)
+        for where in (MessageFilter(state=state), MessageFilter(queue="q", state=state)):
+            assert sorted(message.id for message in await all_of(backend, where)) == expected
+            selection = await operations_of(backend).select(where)
+            assert selection.count.number == len(expected)
+            assert {message.state for message in selection.sample} <= {state}  # type: ignore[union-attr]  # messages
+    [queue] = await operations_of(backend).queues()
+    assert queue.ready.number == sum(message.state == "ready" for message in shown)
+
+
+async def test_a_blocked_message_says_what_is_in_front_of_it_and_why(backend: Backend) -> None:
+    ids = await fill_keys(backend)
+    messages = {state: await operations_of(backend).message(ids[f"{state} 2"]) for state in HEADS}
+    assert {state: message and message.blocked_because for state, message in messages.items()} == {
+        "delayed": "delayed: not due yet",
+        "expired": "expired: its lease ran out: the process that handled it died or hangs",
+        "in_flight": "in flight: being handled",
+        "parked": "parked: rejected: ValueError: no such order",
+        "ready": None,
+        "retrying": "retrying: failed 2 times: TimeoutError: too slow",
+    }
+
+
+async def test_blocked_messages_can_be_discarded_and_their_heads_stay(backend: Backend) -> None:
+    ids = await fill_keys(backend)
+    where = MessageFilter(queue="q", state="blocked")
+    done = await operations_of(backend).discard(await operations_of(backend).select(where), reason="a test")
+    # What is behind a message that is being handled is left alone.
+    assert (done.done, [message.id for message in await all_of(backend, where)]) == (4, [ids["in_flight 2"]])
+    assert {f"{state} 1" for state in HEADS} <= {message.body.text for message in await all_of(backend)}
 
 
 async def test_timers_come_by_queue_and_name(backend: Backend) -> None:

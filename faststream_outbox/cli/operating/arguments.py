@@ -124,7 +124,7 @@ MESSAGE_FILTER: Final = Bundle(
     {
         "queue": _QUEUE,
         "key": _KEY,
-        "state": which(str, help_="In this state: ready, delayed, retrying, parked, in_flight or expired."),
+        "state": which(str, help_="In this state: ready, blocked, delayed, retrying, parked, in_flight or expired."),
         "correlation_id": _CORRELATION_ID,
         "header": which(str, help_="With this header.", metavar="NAME=VALUE"),
         "timer_id": which(str, help_="Of this timer."),

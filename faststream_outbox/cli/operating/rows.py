@@ -47,6 +47,7 @@ def show_message(message: Message) -> Record:
             "queue": message.queue,
             "key": message.key,
             "state": message.state,
+            "blocked by": _blocked_by(message),
             "published": message.published_at,
             "due": message.due_at,
             "attempts": message.attempts,
@@ -60,6 +61,14 @@ def show_message(message: Message) -> Record:
         },
         _texts(message.headers, message.body, "last failure", message.last_failure),
     )
+
+
+def _blocked_by(message: Message) -> str | None:
+    """Return which message is in front of this one, and why that one waits."""
+    if message.blocked_by is None:
+        return None
+    why = f", {message.blocked_because}" if message.blocked_because else ""
+    return f"message {as_id(message.blocked_by)}, the first of its key{why}"
 
 
 def _holder(message: Message) -> str | None:

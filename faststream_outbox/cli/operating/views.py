@@ -52,6 +52,7 @@ def number(name: str, attribute: str | None = None, *, colour: str | None = None
 
 STATE_COLOURS: Final = {
     "retrying": "yellow",
+    "blocked": "yellow",
     "delayed": "cyan",
     "parked": "red",
     "expired": "red",

@@ -66,16 +66,10 @@ class MemoryActs(StoreActs):
         if isinstance(where, DeadLetterFilter):
             matching = [dead.id for dead in self._table.dead if dead_letter_matches(dead, where)]
         else:
-            now = self._table.clock()
-            matching = [row.id for row in self._table.rows.values() if message_matches(row, where, now)]
+            now, heads = self._table.clock(), self._table.heads()
+            matching = [row.id for row in self._table.rows.values() if message_matches(row, where, now, heads)]
         ids = list(islice((each for each in sorted(matching) if first < each <= upper_id), limit))
         return Walked(ids, (ids[-1],) if len(ids) == limit else None)
-
-    def read_messages(self, session: object, ids: Sequence[int]) -> list[tuple[OutboxRow, float]]:
-        """Return rows of the outbox, in the order of the ids."""
-        del session
-        rows, now = self._table.rows, self._table.clock()
-        return [(replace(rows[each]), now) for each in ids if each in rows]
 
     def read_dead_letters(self, session: object, ids: Sequence[int]) -> list[DeadLetterRow]:
         """Return dead letters, in the order of the ids."""
@@ -86,12 +80,14 @@ class MemoryActs(StoreActs):
     def deliver_now(self, session: object, ids: Sequence[int], where: MessageFilter | None) -> Acted:
         """Make rows due that wait for a time."""
         del session
-        acted, now = Acted(), self._table.clock()
+        acted, now, heads = Acted(), self._table.clock(), self._table.heads()
         for each in ids:
             row = self._table.rows.get(each)
             if row is None:
                 acted.skipped[each] = GONE
-            elif (why := WHY_NOT_NOW.get(state_of(row, now))) is not None or not message_matches(row, where, now):
+            elif (why := WHY_NOT_NOW.get(state_of(row, now))) is not None or not message_matches(
+                row, where, now, heads
+            ):
                 acted.skipped[each] = why or OTHER
             else:
                 row.next_attempt_epoch = now
@@ -118,12 +114,13 @@ class MemoryActs(StoreActs):
         now = self._table.clock()
         if state_of(row, now) == "in_flight":
             return IN_FLIGHT
-        heads = (rows[0] for rows in self._table.rows_by_key())
-        if any((h.queue, h.entity_key) == (row.queue, row.entity_key) and h.lease_expires_epoch > now for h in heads):
+        heads = self._table.heads()
+        head = heads.get((row.queue, row.entity_key))
+        if head is not None and head.lease_expires_epoch > now:
             return KEY_IN_FLIGHT
         if cause_in(row.headers_json).holds:
             return HOLDS_KEY
-        return None if message_matches(row, where, now) else OTHER
+        return None if message_matches(row, where, now, heads) else OTHER
 
     def move(self, session: object, ids: Sequence[int], where: MessageFilter | None, queue: str, left: Keys) -> Acted:
         """Raise: this needs Postgres."""

@@ -11,10 +11,20 @@ from faststream_outbox.storage.operating.filters import DeadLetterFilter, Messag
 from faststream_outbox.storage.ordering.states import state_of
 from faststream_outbox.storage.rows import OutboxRow
 
+Heads = Mapping[tuple[str, str | None], OutboxRow]
 
-def message_matches(row: OutboxRow, where: MessageFilter | None, now: float) -> bool:
-    """Return whether a row of the outbox has all that the filter gives."""
-    return where is None or all(_MESSAGES[name](row, value, now) for name, value in where)
+
+def message_matches(row: OutboxRow, where: MessageFilter | None, now: float, heads: Heads) -> bool:
+    """Return whether a row of the outbox has all that the filter gives; `heads` are the first rows of all keys."""
+    return where is None or all(
+        _state(row, now, heads) == value if name == "state" else _MESSAGES[name](row, value) for name, value in where
+    )
+
+
+def _state(row: OutboxRow, now: float, heads: Heads) -> str:
+    """Return the state of a row; one that is due is blocked if the head of its key cannot be claimed."""
+    state, head = state_of(row, now), heads.get((row.queue, row.entity_key))
+    return "blocked" if state == "ready" and head is not None and state_of(head, now) != "ready" else state
 
 
 def dead_letter_matches(dead: DeadRow, where: DeadLetterFilter | None) -> bool:
@@ -29,16 +39,15 @@ def _header(headers_json: str | None, name: str) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-_MESSAGES: Final[Mapping[str, Callable[[OutboxRow, Any, float], bool]]] = {
-    "queue": lambda row, value, _: bool(row.queue == value),
-    "key": lambda row, value, _: bool(row.entity_key == value),
-    "state": lambda row, value, now: bool(state_of(row, now) == value),
-    "correlation_id": lambda row, value, _: bool(_header(row.headers_json, "correlation_id") == value),
-    "header": lambda row, value, _: bool(_header(row.headers_json, value[0]) == value[1]),
-    "timer_id": lambda row, value, _: bool(row.timer_id == value),
-    "node": lambda row, value, _: bool(holder_name(row.acquired_token) == value),
-    "published_after": lambda row, value, _: bool(row.created_epoch >= value.timestamp()),
-    "published_before": lambda row, value, _: bool(row.created_epoch < value.timestamp()),
+_MESSAGES: Final[Mapping[str, Callable[[OutboxRow, Any], bool]]] = {
+    "queue": lambda row, value: bool(row.queue == value),
+    "key": lambda row, value: bool(row.entity_key == value),
+    "correlation_id": lambda row, value: bool(_header(row.headers_json, "correlation_id") == value),
+    "header": lambda row, value: bool(_header(row.headers_json, value[0]) == value[1]),
+    "timer_id": lambda row, value: bool(row.timer_id == value),
+    "node": lambda row, value: bool(holder_name(row.acquired_token) == value),
+    "published_after": lambda row, value: bool(row.created_epoch >= value.timestamp()),
+    "published_before": lambda row, value: bool(row.created_epoch < value.timestamp()),
 }
 _DEAD_LETTERS: Final[Mapping[str, Callable[[DeadRow, Any], bool]]] = {
     "queue": lambda dead, value: bool(dead.row.queue == value),

@@ -12,6 +12,7 @@ from faststream_outbox.storage.operating.exception_types import exception_type
 from faststream_outbox.storage.operating.filters import COUNT_CAP, Count, DeadLetterFilter, MessageFilter
 from faststream_outbox.storage.operating.reads import (
     DeadLetterRow,
+    Head,
     Kind,
     LetterGroup,
     Position,
@@ -37,42 +38,43 @@ class MemoryReads(StoreReads):
     def begin_read(self, session: object) -> None:
         """Do nothing: there are no transactions."""
 
-    def read_message(self, session: object, message_id: int) -> tuple[OutboxRow, float] | None:
-        """Return one row of the outbox, and the time; None if there is none."""
-        found = self.read_messages(session, [message_id])
-        return (found.items[0], found.now) if found.items else None
-
     def count_fitting(self, session: object, kind: Kind, ids: Sequence[int]) -> int:
         """Return all: the rows are in memory."""
         del session, kind
         return len(ids)
 
     def read_messages(self, session: object, ids: Sequence[int]) -> Search[OutboxRow]:
-        """Return the rows with these ids."""
+        """Return the rows with these ids, and the heads before them."""
         del session
-        rows = (self._table.rows.get(row_id) for row_id in ids)
-        return Search([replace(row) for row in rows if row is not None], now=self._table.clock())
+        found = (self._table.rows.get(row_id) for row_id in ids)
+        return self._with_heads(Search([replace(row) for row in found if row is not None], now=self._table.clock()))
+
+    def _with_heads(self, found: Search[OutboxRow]) -> Search[OutboxRow]:
+        heads = self._table.heads()
+        before = {row.id: heads[row.queue, row.entity_key] for row in found.items if row.entity_key is not None}
+        shown = {each: Head(head.id, state_of(head, found.now)) for each, head in before.items() if head.id != each}
+        return replace(found, heads=shown)
 
     def search_messages(
         self, session: object, where: MessageFilter, after: Position | None, limit: int, *, timers: bool = False
     ) -> Search[OutboxRow]:
         """Return rows that match, in the order of `route_of`."""
         del session
-        now, route = self._table.clock(), route_of(where, timers=timers)
+        now, route, heads = self._table.clock(), route_of(where, timers=timers), self._table.heads()
         rows = [
             (_place(row, route), row)
             for row in self._table.rows.values()
-            if message_matches(row, where, now) and not (timers and row.timer_id is None)
+            if message_matches(row, where, now, heads) and not (timers and row.timer_id is None)
         ]
         found = sorted((each for each in rows if after is None or each[0] > _parsed(after)), key=lambda each: each[0])
         page = found[:limit]
         position = _position(page[-1][0]) if len(found) > limit else None
-        return Search([replace(row) for _, row in page], position, now=now)
+        return self._with_heads(Search([replace(row) for _, row in page], position, now=now))
 
     def find_messages(self, session: object, correlation_id: str, limit: int) -> Search[OutboxRow]:
         """Search all rows for a correlation id."""
         found = self.search_messages(session, MessageFilter(correlation_id=correlation_id), None, limit)
-        return Search(found.items, None, found.position is None, found.now)
+        return Search(found.items, None, found.position is None, found.now, found.heads)
 
     def new_ids(self, session: object, queue: str | None, after_id: int | None) -> tuple[list[int], int]:
         """Return the ids of rows after an id, and the highest id that was examined; without an id, of the newest."""

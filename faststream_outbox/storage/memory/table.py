@@ -78,10 +78,14 @@ class MemoryTable:
         for _, rows in groupby(keyed, key=lambda row: (row.queue, row.entity_key)):
             yield list(rows)
 
+    def heads(self) -> dict[tuple[str, str | None], OutboxRow]:
+        """Return the first row of each key, by queue and key."""
+        return {(rows[0].queue, rows[0].entity_key): rows[0] for rows in self.rows_by_key()}
+
     def unserved(self, known: Collection[str]) -> dict[str, int]:
         """Count the due rows of queues that are not in `known` and of which no row is leased."""
         now = self.clock()
-        heads = {(rows[0].queue, rows[0].entity_key): rows[0] for rows in self.rows_by_key()}
+        heads = self.heads()
         leased = {row.queue for row in self.rows.values() if row.lease_expires_epoch > now}
         counts = Counter(
             row.queue

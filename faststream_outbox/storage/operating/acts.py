@@ -11,7 +11,6 @@ from sqlalchemy import Table
 from faststream_outbox.storage.operating.admin import DeadLetterRow
 from faststream_outbox.storage.operating.filters import DeadLetterFilter, MessageFilter
 from faststream_outbox.storage.operating.reads import Kind
-from faststream_outbox.storage.rows import OutboxRow
 
 RowFilter = MessageFilter | DeadLetterFilter
 
@@ -34,7 +33,7 @@ ALREADY_THERE: Final = "it is in that queue already"
 AFTER_LEFT: Final = "a message before it, of the same key, was left out"
 # Why a row in a state is not made due.
 WHY_NOT_NOW: Final[Mapping[str, str]] = {
-    "ready": "it is due already",
+    "ready": "it is due already; if it is blocked, act on its key",
     "parked": "its key is parked: retry or release the key",
     "in_flight": IN_FLIGHT,
     "expired": "its lease ran out: it comes back by itself",
@@ -136,10 +135,6 @@ class StoreActs(ABC):
 
         One call compares at most `EXAMINED` rows: fewer ids than `limit`, even none, are not the end if it goes on.
         """
-
-    @abstractmethod
-    def read_messages(self, session: Any, ids: Sequence[int]) -> list[tuple[OutboxRow, float]]:
-        """Return rows of the outbox, by their ids in this order, each with the database's time."""
 
     @abstractmethod
     def read_dead_letters(self, session: Any, ids: Sequence[int]) -> list[DeadLetterRow]:

@@ -14,7 +14,7 @@ class StoreAdmin(StoreReads):
     """What operators do with rows, on the synchronous session of a transaction; `Store.run` calls it.
 
     Example:
-        row = await store.run(session, store.admin.read_message, 7)
+        found = await store.run(session, store.admin.read_messages, [7])
 
     """
 

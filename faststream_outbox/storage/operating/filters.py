@@ -11,7 +11,7 @@ from faststream_outbox.storage.outcomes import FailureReason
 # Counting stops here: the cost of a count does not grow with the table.
 COUNT_CAP: Final = 10_000
 
-MessageState = Literal["ready", "delayed", "retrying", "parked", "in_flight", "expired"]
+MessageState = Literal["ready", "blocked", "delayed", "retrying", "parked", "in_flight", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class MessageFilter:
     Attributes:
         queue: The name of the queue.
         key: The key.
-        state: `"ready"`, `"delayed"` (not due yet), `"retrying"`, `"parked"`, `"in_flight"` or `"expired"` (the lease
-            ran out).
+        state: `"ready"`, `"blocked"` (due, behind a first message of its key that waits or is being handled),
+            `"delayed"` (not due yet), `"retrying"`, `"parked"`, `"in_flight"` or `"expired"` (the lease ran out).
         correlation_id: The correlation id.
         header: The name and the value of a header.
         timer_id: The name of a timer.

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from faststream_outbox.storage.operating.filters import Count, DeadLetterFilter, MessageFilter
 from faststream_outbox.storage.operating.registry import NodeOverview
-from faststream_outbox.storage.ordering.states import KeyState
+from faststream_outbox.storage.ordering.states import KeyState, KeyStateName
 from faststream_outbox.storage.queue_stats import QueueCounts
 from faststream_outbox.storage.rows import OutboxRow
 
@@ -54,18 +54,26 @@ class DeadLetterRow:
     last_exception: str | None
 
 
+class Head(NamedTuple):
+    """The first row of a key: its id and its state."""
+
+    id: int
+    state: KeyStateName | Literal["ready"]
+
+
 @dataclass(frozen=True, slots=True)
 class Search(Generic[T]):
     """What one page of a search found, and where the next one begins; `position` is None at the end.
 
     `complete` is False if the search stopped because it had examined `MOST_EXAMINED` rows. `now` is the time of the
-    database.
+    database. `heads` has the heads before the messages that are found, by the ids of these.
     """
 
     items: list[T]
     position: Position | None = None
     complete: bool = True
     now: float = 0.0
+    heads: Mapping[int, Head] = field(default_factory=dict)
 
 
 def fitting(ids: Sequence[int], sizes: Mapping[int, int]) -> int:
@@ -119,10 +127,6 @@ class StoreReads(ABC):
         """Make a transaction of our own read-only, and its plans independent of the server's settings."""
 
     @abstractmethod
-    def read_message(self, session: Any, message_id: int) -> tuple[OutboxRow, float] | None:
-        """Return one row of the outbox, and the database's time; None if there is none."""
-
-    @abstractmethod
     def search_messages(
         self, session: Any, where: MessageFilter, after: Position | None, limit: int, *, timers: bool = False
     ) -> Search[OutboxRow]:
@@ -142,7 +146,7 @@ class StoreReads(ABC):
 
     @abstractmethod
     def read_messages(self, session: Any, ids: Sequence[int]) -> Search[OutboxRow]:
-        """Return the rows with these ids, in the order of the ids; those that are gone are left out."""
+        """Return the rows with these ids in this order, and the heads before them; those that are gone are left out."""
 
     @abstractmethod
     def read_dead_letter(self, session: Any, letter_id: int) -> DeadLetterRow | None:

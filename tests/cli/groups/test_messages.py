@@ -91,6 +91,14 @@ def test_a_message_is_shown_decoded_or_raw(operate: Operate, messages: list[int]
     assert operate("messages", "show", 999_999).code == 1
 
 
+def test_a_message_behind_another_of_its_key_says_so(outbox: Outbox, operate: Operate, messages: list[int]) -> None:
+    behind = outbox.publish({"n": 5}, key="k1")
+    assert [line["id"] for line in operate("messages", "list", "--state", "blocked", "-o", "jsonl").lines] == [behind]
+    shown = operate("messages", "show", behind).out
+    assert f"blocked by  message {messages[2]}, the first of its key, retrying: failed 2 times\n" in shown
+    assert "blocked by" not in operate("messages", "show", messages[2]).out
+
+
 def test_a_correlation_id_is_found_in_both_tables(outbox: Outbox, operate: Operate, messages: list[int]) -> None:
     headers = json.dumps({"correlation_id": "c1", "content-type": "application/json"})
     letter = outbox.dead_letter({"n": 9}, headers=headers)

@@ -5,13 +5,14 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from faststream_outbox.storage.operating.acts import StoreActs
+from faststream_outbox.storage.operating.acts import RowFilter, StoreActs
 from faststream_outbox.storage.postgres.admin import Execute
 from faststream_outbox.storage.postgres.drivers import SET_LOCAL
 from faststream_outbox.storage.postgres.notifications import NOTIFY
 from faststream_outbox.storage.postgres.statements.acts.dead_letters import DeadLetterActStatements
 from faststream_outbox.storage.postgres.statements.acts.keys import KeyActStatements
 from faststream_outbox.storage.postgres.statements.acts.messages import MessageActStatements
+from faststream_outbox.storage.postgres.statements.conditions import condition
 from faststream_outbox.storage.postgres.statements.operators import OperatorStatements
 from faststream_outbox.storage.schema.tables import notify_channel
 
@@ -36,6 +37,9 @@ class ActsBase(StoreActs):
     def prepare(self, session: Any) -> None:
         """Make the plans of this transaction those of the store's own connections."""
         self._execute(session, SET_LOCAL)
+
+    def _condition(self, where: RowFilter | None) -> str:
+        return condition(where, self._messages.outbox)
 
     def notify(self, session: Any, queues: Sequence[str]) -> None:
         """Notify the subscribers of these queues with the commit."""

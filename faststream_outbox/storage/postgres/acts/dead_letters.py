@@ -6,7 +6,7 @@ from typing import Any
 from faststream_outbox.storage.operating.acts import GONE, LOCKED, OTHER, Acted
 from faststream_outbox.storage.operating.filters import DeadLetterFilter
 from faststream_outbox.storage.postgres.acts.base import ActsBase
-from faststream_outbox.storage.postgres.statements.conditions import condition, parameters
+from faststream_outbox.storage.postgres.statements.conditions import parameters
 
 
 class DeadLetterActs(ActsBase):
@@ -14,7 +14,7 @@ class DeadLetterActs(ActsBase):
 
     def purge(self, session: Any, ids: Sequence[int], where: DeadLetterFilter | None) -> Acted:
         """Delete dead letters that match and that no other transaction is changing."""
-        statements, wanted, asked = self._dead_letters, condition(where), parameters(where)
+        statements, wanted, asked = self._dead_letters, self._condition(where), parameters(where)
         locked = [each for [each] in self._execute(session, statements.lock(wanted), ids=list(ids), **asked)]
         acted = Acted(len(self._execute(session, statements.delete, ids=sorted(locked)))) if locked else Acted()
         if missed := sorted(set(ids).difference(locked)):

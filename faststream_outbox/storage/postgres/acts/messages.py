@@ -23,7 +23,7 @@ from faststream_outbox.storage.operating.acts import (
 from faststream_outbox.storage.operating.filters import MessageFilter
 from faststream_outbox.storage.postgres.acts.base import ActsBase, check_isolation
 from faststream_outbox.storage.postgres.statements.acts.messages import CAN_COME, CAN_GO, KEYS
-from faststream_outbox.storage.postgres.statements.conditions import condition, parameters
+from faststream_outbox.storage.postgres.statements.conditions import parameters
 
 
 class _Row(NamedTuple):
@@ -40,7 +40,7 @@ class MessageActs(ActsBase):
 
     def deliver_now(self, session: Any, ids: Sequence[int], where: MessageFilter | None) -> Acted:
         """Make rows due that wait for a time; parked rows are left to the acts on keys."""
-        wanted, asked = f"{condition(where)} AND {CAN_COME}", parameters(where)
+        wanted, asked = f"{self._condition(where)} AND {CAN_COME}", parameters(where)
         statement = self._messages.lock(wanted, whole_keys=False)
         rows = [_Row(*record) for record in self._execute(session, statement, ids=list(ids), **asked)]
         if rows:
@@ -78,7 +78,7 @@ class MessageActs(ActsBase):
         self, session: Any, ids: Sequence[int], where: MessageFilter | None, needs: str, **needed: Any
     ) -> tuple[dict[tuple[str, str], int], list[_Row]]:
         """Lock rows that match and, before them, the heads of their keys; return both, the rows by their ids."""
-        wanted = f"{condition(where)} AND {needs}"
+        wanted = f"{self._condition(where)} AND {needs}"
         asked = {"ids": sorted(ids), **parameters(where), **needed}
         heads = self._execute(session, self._messages.lock_heads(wanted), **asked)
         of_keys = {(queue, key): head for head, queue, key in heads}
@@ -100,7 +100,7 @@ class MessageActs(ActsBase):
         missed = sorted(set(ids).difference(row.id for row in rows))
         if not missed:
             return []
-        statement = self._messages.explain(condition(where))
+        statement = self._messages.explain(self._condition(where))
         found = self._execute(session, statement, ids=missed, **parameters(where))
         acted.skipped.update(dict.fromkeys(set(missed).difference(record[0] for record in found), GONE))
         return list(found)

@@ -10,9 +10,8 @@ from faststream_outbox.storage.operating.filters import DeadLetterFilter
 from faststream_outbox.storage.operating.reads import Kind
 from faststream_outbox.storage.postgres.acts.base import ActsBase
 from faststream_outbox.storage.postgres.statements.acts.walks import Path, walk
-from faststream_outbox.storage.postgres.statements.conditions import condition, parameters
+from faststream_outbox.storage.postgres.statements.conditions import parameters
 from faststream_outbox.storage.postgres.statements.statement import Statement
-from faststream_outbox.storage.rows import OutboxRow
 
 # The place before every row of a path.
 _FIRST: Final[dict[Path, str]] = {"times": "-infinity", "failures": "-infinity"}
@@ -34,7 +33,7 @@ class SelectionActs(ActsBase):
     ) -> Walked:
         """Return the next ids of rows that match, along the index that fits the filter."""
         path, place, after_id = cast("tuple[Path, str, int]", _start(where) if after is None else after)
-        statement = self._walk(kind, path, condition(where))
+        statement = self._walk(kind, path, self._condition(where))
         values = parameters(where) | {"upper_id": upper_id, "limit": limit, "after": place, "after_id": after_id}
         given = {name: value for name, value in values.items() if name in statement.parameters}
         [[ids, end]] = self._execute(session, statement, **given)
@@ -48,12 +47,6 @@ class SelectionActs(ActsBase):
         if kind == "messages":
             return walk(self._messages.table, "o", path, wanted)
         return walk(self._dead_letters.table, "d", path, wanted)
-
-    def read_messages(self, session: Any, ids: Sequence[int]) -> list[tuple[OutboxRow, float]]:
-        """Return rows of the outbox, in the order of the ids."""
-        records = self._execute(session, self._messages.read, ids=list(ids))
-        found = {fields[0]: (OutboxRow(*fields), now) for now, *fields in records}
-        return [found[each] for each in ids if each in found]
 
     def read_dead_letters(self, session: Any, ids: Sequence[int]) -> list[DeadLetterRow]:
         """Return rows of the dead-letter table, in the order of the ids."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Table
 
 from faststream_outbox.storage.operating.filters import COUNT_CAP, Count, MessageFilter
-from faststream_outbox.storage.operating.reads import MOST_EXAMINED, Position, Search, StoreReads, route_of
+from faststream_outbox.storage.operating.reads import MOST_EXAMINED, Head, Position, Search, StoreReads, route_of
 from faststream_outbox.storage.postgres.reads.execute import BEGIN_READ, Execute, only_needed, part_size
 from faststream_outbox.storage.postgres.statements.conditions import parameters
 from faststream_outbox.storage.postgres.statements.search import MOST_NAMES, PARTS, Leg, SearchStatements
@@ -44,18 +44,16 @@ class PostgresMessageReads(StoreReads):
         """Make a transaction of our own read-only, and its plans independent of the server's settings."""
         self._execute(session, BEGIN_READ)
 
-    def read_message(self, session: Any, message_id: int) -> tuple[OutboxRow, float] | None:
-        """Return one row of the outbox, and the database's time; None if there is none."""
-        found = self.read_messages(session, [message_id])
-        return (found.items[0], found.now) if found.items else None
-
     def read_messages(self, session: Any, ids: Sequence[int]) -> Search[OutboxRow]:
-        """Return the rows with these ids, in the order of the ids; those that are gone are left out."""
-        now, rows = 0.0, dict[int, OutboxRow]()
-        for now, *fields in self._execute(session, self._search.read, ids=list(ids)):  # noqa: B007 - the same in all
+        """Return the rows with these ids in this order, and the heads before them; those that are gone are left out."""
+        now, rows, heads = 0.0, dict[int, OutboxRow](), dict[int, Head]()
+        records = self._execute(session, self._search.read, ids=list(ids))
+        for now, head_id, head_state, *fields in records:  # noqa: B007 - the same in all
             row = OutboxRow(*fields)
             rows[row.id] = row
-        return Search([rows[row_id] for row_id in ids if row_id in rows], now=now)
+            if head_id is not None:
+                heads[row.id] = Head(head_id, head_state)
+        return Search([rows[row_id] for row_id in ids if row_id in rows], now=now, heads=heads)
 
     def search_messages(
         self, session: Any, where: MessageFilter, after: Position | None, limit: int, *, timers: bool = False
@@ -66,7 +64,7 @@ class PostgresMessageReads(StoreReads):
         if (count := self.count_fitting(session, "messages", ids)) < len(ids):
             place, complete = places[count - 1], True
         found = self.read_messages(session, ids[:count])
-        return Search(found.items, None if place is None else place.position, complete, found.now)
+        return Search(found.items, None if place is None else place.position, complete, found.now, found.heads)
 
     def _search_places(
         self, session: Any, where: MessageFilter, after: Position | None, limit: int, *, timers: bool
@@ -121,7 +119,8 @@ class PostgresMessageReads(StoreReads):
             if route == "key":
                 yield _Place("key", queue)
             else:
-                yield _Place("due", queue, "-infinity")
+                if where.state != "blocked":
+                    yield _Place("due", queue, "-infinity")
                 yield _Place("keyed", queue)
 
     def _queues(self, session: Any, queue: str | None, after: str | None) -> Iterator[str]:
@@ -143,7 +142,7 @@ class PostgresMessageReads(StoreReads):
         [[complete, ids]] = self._execute(session, self._search.find, **asked)
         count = self.count_fitting(session, "messages", ids)
         found = self.read_messages(session, ids[:count])
-        return Search(found.items, None, bool(complete) and count == len(ids) < limit, found.now)
+        return Search(found.items, None, bool(complete) and count == len(ids) < limit, found.now, found.heads)
 
     def new_ids(self, session: Any, queue: str | None, after_id: int | None) -> tuple[list[int], int]:
         """Return the ids of rows after an id, and the highest id that was examined; without an id, of the newest."""

@@ -5,12 +5,15 @@ from typing import Any, Final
 
 from faststream_outbox.storage.operating.exception_types import sql_has_type
 from faststream_outbox.storage.operating.filters import DeadLetterFilter, MessageFilter
+from faststream_outbox.storage.ordering.key_cursor import LAST_ID
 from faststream_outbox.storage.ordering.states import STATE
+
+# The state of a row `h`.
+HEAD_STATE: Final = STATE.replace("o.", "h.")
 
 _MESSAGES: Final = {
     "queue": "o.queue = :queue::text",
     "key": "o.entity_key = :key::text",
-    "state": f"({STATE}) = :state::text",
     "correlation_id": "o.headers ->> 'correlation_id' = :correlation_id::text",
     "header": "o.headers ->> :header_name::text = :header_value::text",
     "timer_id": "o.timer_id = :timer_id::text",
@@ -30,10 +33,28 @@ _DEAD_LETTERS: Final = {
 }
 
 
-def condition(where: MessageFilter | DeadLetterFilter | None) -> str:
+def condition(where: MessageFilter | DeadLetterFilter | None, outbox: str) -> str:
     """Return the condition of all that the filter gives; its text depends on which names are given, on no value."""
-    parts = [_DEAD_LETTERS[name] if isinstance(where, DeadLetterFilter) else _MESSAGES[name] for name in names(where)]
-    return " AND ".join(parts) or "true"
+    conditions = _DEAD_LETTERS if isinstance(where, DeadLetterFilter) else {**_MESSAGES, "state": _state(outbox)}
+    return " AND ".join(conditions[name] for name in names(where)) or "true"
+
+
+def head_before(outbox: str, columns: str) -> str:
+    """Return SQL for the head `h` of the key of a row `o`, by one probe; nothing if `o` is the head, or has no key.
+
+    Both ends of the range name all columns of the index: see `_RANGES` of the searches.
+    """
+    return f"""SELECT {columns} FROM {outbox} h WHERE h.entity_key IS NOT NULL
+      AND (h.queue, h.entity_key, h.id) > (o.queue, o.entity_key, {-LAST_ID})
+      AND (h.queue, h.entity_key, h.id) < (o.queue, o.entity_key, o.id) ORDER BY h.queue, h.entity_key, h.id LIMIT 1"""
+
+
+def _state(outbox: str) -> str:
+    # The head is looked for only if the state depends on it.
+    blocked = head_before(outbox, f"({HEAD_STATE}) <> 'ready'")
+    return f"""CASE WHEN :state::text NOT IN ('ready', 'blocked') THEN ({STATE}) = :state::text
+         WHEN ({STATE}) <> 'ready' THEN false
+         ELSE coalesce(({blocked}), false) = (:state::text = 'blocked') END"""
 
 
 def names(where: MessageFilter | DeadLetterFilter | None) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class DeadLetterStatements:
         source, order = self._range(leg, where)
         return Statement(f"""SELECT s.id, to_jsonb(s.failed_at) #>> '{{}}', s.wanted, s.n FROM (
   SELECT d.*, row_number() OVER () AS n, count(*) OVER () AS seen FROM (
-    SELECT d.id, d.failed_at, ({condition(where)}) IS TRUE AS wanted
+    SELECT d.id, d.failed_at, ({condition(where, "")}) IS TRUE AS wanted
       FROM {source} ORDER BY {order} LIMIT {size}) d) s
  WHERE s.wanted OR s.n = s.seen ORDER BY s.n""")
 

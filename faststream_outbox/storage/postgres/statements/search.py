@@ -11,7 +11,7 @@ from sqlalchemy import Table
 
 from faststream_outbox.storage.operating.filters import COUNT_CAP, MessageFilter
 from faststream_outbox.storage.ordering.key_cursor import LAST_ID
-from faststream_outbox.storage.postgres.statements.conditions import condition, names
+from faststream_outbox.storage.postgres.statements.conditions import HEAD_STATE, condition, head_before, names
 from faststream_outbox.storage.postgres.statements.statement import ROW, SIZE, Statement, epoch
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -74,15 +74,18 @@ class SearchStatements:
     def __init__(self, outbox: Table) -> None:
         self._outbox = quoted_name(outbox.name, outbox.schema)
         self._parts: dict[tuple[Leg, tuple[str, ...], str, int], Statement] = {}
-        self.read = Statement(
-            f"SELECT {epoch('now()')}, {ROW} FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[]) ORDER BY o.id"
-        )
+        self.read = self._read()
         self.sizes = Statement(f"SELECT o.id, {SIZE} FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[])")
         self.queues = self._queues()
         self.find = self._find()
         self.newest = self._newest()
         self.newer = self._newer()
         self.count_key = self._count_key()
+
+    def _read(self) -> Statement:
+        head = head_before(self._outbox, f"h.id, {HEAD_STATE} AS state")
+        return Statement(f"""SELECT {epoch("now()")}, head.id, head.state, {ROW} FROM {self._outbox} o
+  LEFT JOIN LATERAL ({head}) head ON true WHERE o.id = ANY (:ids::bigint[]) ORDER BY o.id""")
 
     def part(self, leg: Leg, where: MessageFilter, size: int) -> Statement:
         """Return the statement that examines `size` rows of a leg for those that match a filter."""
@@ -96,9 +99,10 @@ class SearchStatements:
         bounds, order = _RANGES[leg]
         if leg == "timer" and where.queue is not None:
             bounds = f"o.queue = :queue::text AND {bounds}"
+        wanted = f"({condition(where, self._outbox)}) IS TRUE AS wanted"
         return Statement(f"""SELECT s.id, s.queue, {_VALUES[leg].replace("o.", "s.")}, s.wanted, s.n FROM (
   SELECT o.*, row_number() OVER () AS n, count(*) OVER () AS seen FROM (
-    SELECT o.id, o.queue, o.entity_key, o.timer_id, o.next_attempt_at, ({condition(where)}) IS TRUE AS wanted
+    SELECT o.id, o.queue, o.entity_key, o.timer_id, o.next_attempt_at, {wanted}
       FROM {self._outbox} o WHERE {bounds} {due} ORDER BY {order} LIMIT {size}) o) s
  WHERE s.wanted OR s.n = s.seen ORDER BY s.n""")
 

@@ -20,6 +20,7 @@ from tests.storage.postgres.statements.test_searches import ROWS, check, driver,
 
 __all__ = ["driver", "filled"]  # fixtures
 
+OUTBOX = "outbox"
 # A slice is smaller than the rows that match, so that the walk may end early.
 SLICE = 500
 IDS = f"ARRAY{list(range(ROWS // 2, ROWS // 2 + SLICE))}::bigint[]"
@@ -35,6 +36,7 @@ MESSAGES: list[tuple[Path, MessageFilter]] = [
     ("times", MessageFilter(queue="q", state="retrying")),
     ("keys", MessageFilter(queue="q")),
     ("keys", MessageFilter(queue="q", state="parked")),
+    ("keys", MessageFilter(queue="q", state="ready")),
     ("key", MessageFilter(queue="q", key="k7")),
     ("timer", MessageFilter(queue="q", timer_id="t-7")),
 ]
@@ -49,8 +51,8 @@ LETTERS: list[tuple[Path, DeadLetterFilter]] = [
 async def test_walks_and_acts_read_a_bounded_part_of_an_index(filled: PostgresBackend) -> None:
     assert filled.dlq_table is not None
     walks: list[tuple[Path, Statement]] = [
-        *((path, walk(filled.outbox_table, "o", path, condition(where))) for path, where in MESSAGES),
-        *((path, walk(filled.dlq_table, "d", path, condition(where))) for path, where in LETTERS),
+        *((path, walk(filled.outbox_table, "o", path, condition(where, OUTBOX))) for path, where in MESSAGES),
+        *((path, walk(filled.dlq_table, "d", path, condition(where, OUTBOX))) for path, where in LETTERS),
     ]
     async with filled.engine.connect() as connection:
         for mode, settings in SESSIONS:
@@ -69,13 +71,13 @@ async def test_walks_and_acts_read_a_bounded_part_of_an_index(filled: PostgresBa
 def act_statements(postgres: PostgresBackend) -> list[Statement]:
     assert postgres.dlq_table is not None
     messages, letters = MessageActStatements(postgres.outbox_table), DeadLetterActStatements(postgres.dlq_table)
-    wanted, of_queue = condition(MessageFilter(queue="q")), condition(DeadLetterFilter(queue="q"))
+    wanted, of_queue = condition(MessageFilter(queue="q"), OUTBOX), condition(DeadLetterFilter(queue="q"), OUTBOX)
     return [
         messages.lock_heads(f"{wanted} AND {CAN_GO}"),
         messages.lock(f"{wanted} AND {CAN_GO}", whole_keys=True),
         messages.lock(f"{wanted} AND {CAN_COME}", whole_keys=False),
         messages.explain(wanted),
-        *(messages.deliver_now, messages.delete, messages.rewrite, messages.move, messages.move_keyed, messages.read),
+        *(messages.deliver_now, messages.delete, messages.rewrite, messages.move, messages.move_keyed),
         *(letters.lock(of_queue), letters.explain(of_queue), letters.delete, letters.read),
     ]
 

@@ -15,7 +15,7 @@ from faststream_outbox.storage.ordering.states import STATE
 from faststream_outbox.storage.parking import sql_holds
 from faststream_outbox.storage.postgres.statements.insert import lock_class, lock_stripe
 from faststream_outbox.storage.postgres.statements.operators import DISOWN
-from faststream_outbox.storage.postgres.statements.statement import ROW, Columns, Statement, epoch
+from faststream_outbox.storage.postgres.statements.statement import Columns, Statement
 from faststream_outbox.storage.schema.tables import quoted_name
 
 # Keys, each of a queue.
@@ -32,13 +32,12 @@ class MessageActStatements:
 
     def __init__(self, outbox: Table) -> None:
         self.table = outbox
-        self._outbox = quoted_name(outbox.name, outbox.schema)
+        self.outbox = quoted_name(outbox.name, outbox.schema)
         # Columns of the user's own, too; those that Postgres computes cannot be inserted.
         self._columns = [f'"{column.name}"' for column in outbox.columns if column.computed is None]
-        self.upper_id = Statement(f"SELECT coalesce(max(o.id), 0) FROM {self._outbox} o")
-        self.read = Statement(f"SELECT {epoch('now()')}, {ROW} FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[])")
+        self.upper_id = Statement(f"SELECT coalesce(max(o.id), 0) FROM {self.outbox} o")
         self.deliver_now = self._deliver_now()
-        self.delete = Statement(f"DELETE FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING o.id")
+        self.delete = Statement(f"DELETE FROM {self.outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING o.id")
         self.rewrite = self._rewrite()
         self.move = self._move()
         self.lock_stripes = self._lock_stripes()
@@ -46,7 +45,7 @@ class MessageActStatements:
         self.waiting_timers = self._waiting_timers()
 
     def _head(self, columns: str, of: str) -> str:
-        return f"""SELECT {columns} FROM {self._outbox} h
+        return f"""SELECT {columns} FROM {self.outbox} h
      WHERE h.queue = {of}.queue AND h.entity_key = {of}.entity_key AND h.entity_key IS NOT NULL
      ORDER BY h.queue, h.entity_key, h.id LIMIT 1"""
 
@@ -54,10 +53,10 @@ class MessageActStatements:
     def lock_heads(self, condition: str) -> Statement:
         """Return the statement that locks the heads of the keys of these rows, as far as they match and are free."""
         return Statement(f"""WITH keys AS MATERIALIZED (
-  SELECT DISTINCT o.queue, o.entity_key FROM {self._outbox} o
+  SELECT DISTINCT o.queue, o.entity_key FROM {self.outbox} o
    WHERE o.id = ANY (:ids::bigint[]) AND o.entity_key IS NOT NULL AND {condition}),
 heads AS MATERIALIZED (SELECT ({self._head("h.id", "k")}) AS id FROM keys k)
-SELECT o.id, o.queue, o.entity_key FROM {self._outbox} o
+SELECT o.id, o.queue, o.entity_key FROM {self.outbox} o
  WHERE o.id = ANY (ARRAY(SELECT heads.id FROM heads)) AND {_UNLEASED} FOR UPDATE OF o SKIP LOCKED""")
 
     @cache  # noqa: B019 - same
@@ -66,7 +65,7 @@ SELECT o.id, o.queue, o.entity_key FROM {self._outbox} o
         of_keys = (
             f" AND (o.entity_key IS NULL OR (o.queue, o.entity_key) IN (SELECT k.queue, k.key FROM {KEYS.unnest('k')}))"
         )
-        return Statement(f"""SELECT o.id, o.queue, o.entity_key, o.timer_id FROM {self._outbox} o
+        return Statement(f"""SELECT o.id, o.queue, o.entity_key, o.timer_id FROM {self.outbox} o
  WHERE o.id = ANY (:ids::bigint[]) AND {_UNLEASED} AND {condition}{of_keys if whole_keys else ""}
    FOR UPDATE OF o SKIP LOCKED""")
 
@@ -75,22 +74,22 @@ SELECT o.id, o.queue, o.entity_key FROM {self._outbox} o
         """Return the statement that shows of rows that were not locked what the reason may be."""
         head = self._head("h.lease_expires_at > now()", "o")
         return Statement(f"""SELECT o.id, o.queue, o.entity_key, {STATE}, coalesce(({head}), false), {condition},
-       {sql_holds("o.headers")} FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[])""")
+       {sql_holds("o.headers")} FROM {self.outbox} o WHERE o.id = ANY (:ids::bigint[])""")
 
     def _deliver_now(self) -> Statement:
         # The time of the clock, not of the transaction: subscribers may have claimed up to the present already.
-        return Statement(f"""UPDATE {self._outbox} o SET next_attempt_at = clock_timestamp()
+        return Statement(f"""UPDATE {self.outbox} o SET next_attempt_at = clock_timestamp()
  WHERE o.id = ANY (:ids::bigint[]) RETURNING o.id""")
 
     def _rewrite(self) -> Statement:
         columns = ", ".join(self._columns)
         values = ", ".join(f"g.{name}" for name in self._columns)
         return Statement(f"""WITH gone AS (
-  DELETE FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING {", ".join(f"o.{n}" for n in self._columns)})
-INSERT INTO {self._outbox} ({columns}) SELECT {values} FROM gone g RETURNING id""")
+  DELETE FROM {self.outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING {", ".join(f"o.{n}" for n in self._columns)})
+INSERT INTO {self.outbox} ({columns}) SELECT {values} FROM gone g RETURNING id""")
 
     def _move(self) -> Statement:
-        return Statement(f"""UPDATE {self._outbox} o SET queue = :queue::text, {DISOWN}
+        return Statement(f"""UPDATE {self.outbox} o SET queue = :queue::text, {DISOWN}
  WHERE o.id = ANY (:ids::bigint[]) RETURNING o.id""")
 
     def _lock_stripes(self) -> Statement:
@@ -98,7 +97,7 @@ INSERT INTO {self._outbox} ({columns}) SELECT {values} FROM gone g RETURNING id"
         return Statement(f"""WITH keys AS MATERIALIZED (
   SELECT k.key, {lock_stripe(":queue::text", "k.key")} AS stripe FROM unnest(:keys::text[]) AS k(key)),
 stripes AS MATERIALIZED (
-  SELECT s.stripe, pg_try_advisory_xact_lock({lock_class(self._outbox)}, s.stripe) AS locked
+  SELECT s.stripe, pg_try_advisory_xact_lock({lock_class(self.outbox)}, s.stripe) AS locked
     FROM (SELECT DISTINCT k.stripe FROM keys k) s)
 SELECT current_setting('transaction_isolation'),
        array_agg(k.key) FILTER (WHERE k.stripe IN (SELECT s.stripe FROM stripes s WHERE s.locked))
@@ -113,9 +112,9 @@ SELECT current_setting('transaction_isolation'),
         columns = [name for name in self._columns if name != '"id"']
         values = ", ".join(changed.get(name, f"g.{name}") for name in columns)
         return Statement(f"""WITH gone AS (
-  DELETE FROM {self._outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING {", ".join(f"o.{n}" for n in self._columns)})
-INSERT INTO {self._outbox} ({", ".join(columns)}) SELECT {values} FROM gone g ORDER BY g.id RETURNING id""")
+  DELETE FROM {self.outbox} o WHERE o.id = ANY (:ids::bigint[]) RETURNING {", ".join(f"o.{n}" for n in self._columns)})
+INSERT INTO {self.outbox} ({", ".join(columns)}) SELECT {values} FROM gone g ORDER BY g.id RETURNING id""")
 
     def _waiting_timers(self) -> Statement:
-        return Statement(f"""SELECT o.timer_id FROM {self._outbox} o
+        return Statement(f"""SELECT o.timer_id FROM {self.outbox} o
  WHERE o.queue = :queue::text AND o.timer_id = ANY (:timers::text[]) AND o.timer_id IS NOT NULL""")
