@@ -84,20 +84,47 @@ class _Diagnosis(View):
         return "\n\n".join(_describe(finding, self.options) for finding in self.findings) or "Nothing is wrong."
 
     def as_rich(self) -> Any:
-        from rich.text import Text  # noqa: PLC0415 - not needed in a pipe
+        from rich.console import Group  # noqa: PLC0415 - not needed in a pipe
 
-        text = Text(self.as_text())
-        for severity, colour in _COLOURS.items():
-            text.highlight_regex(rf"(?m)^{severity.upper()}\b", style=colour)
-        return text
+        if self.fix_sql or not self.findings:
+            return self.as_text()
+        return Group(*(each for finding in self.findings for each in _show(finding, self.options)))
 
 
 def _describe(finding: Finding, options: str) -> str:
+    lines = [f"{name} {text}" for name, text in _sentences(finding)]
+    return "\n".join([*lines, *_lines(finding, options)])
+
+
+def _show(finding: Finding, options: str) -> Iterable[Any]:
+    """Return a finding for a terminal: sentences are broken beside their names, what can be pasted stays whole."""
+    from rich.table import Table  # noqa: PLC0415 - not needed in a pipe
+    from rich.text import Text  # noqa: PLC0415
+
+    sentences = Table.grid(padding=(0, 1, 0, 0))
+    sentences.add_column(width=max(map(len, _COLOURS)))
+    sentences.add_column(overflow="fold")
+    for name, text in _sentences(finding):
+        sentences.add_row(Text(name.rstrip(), style=_COLOURS.get(name.strip().lower(), "")), Text(text))
+    return [sentences, *(Text(line, no_wrap=True, overflow="ignore") for line in [*_lines(finding, options), ""])]
+
+
+def _sentences(finding: Finding) -> Sequence[tuple[str, str]]:
     since = "" if finding.since is None else f" (since {as_time(finding.since)})"
-    lines = [f"{finding.severity.upper()}  {finding.what}{since}", f"  why:  {finding.why}", f"  cure: {finding.cure}"]
-    lines += [f"    {line}" for line in (finding.sql or "").splitlines()]
+    named = (
+        (f"{finding.severity.upper()} ", f"{finding.what}{since}"),
+        ("  why: ", finding.why),
+        ("  cure:", finding.cure),
+    )
+    return [(name, printable(text)) for name, text in named]
+
+
+def _lines(finding: Finding, options: str) -> Sequence[str]:
+    """Return the statements and commands; those of which only one is to be run are comments but for the first."""
+    lines = [f"    {line}" for line in (finding.sql or "").splitlines()]
     lines += [f"    {command}{options}" for command in finding.commands]
-    return printable("\n".join(lines))
+    lines += [f"    # or: {command}{options}" for command in finding.alternatives]
+    return [printable(line) for line in lines]
 
 
 def _script(finding: Finding) -> str:

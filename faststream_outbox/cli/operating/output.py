@@ -54,7 +54,8 @@ class Output:
                 for each in view.json_lines():
                     self.line(each)
             case Format.TABLE if self._in_terminal:
-                self._console.print(view.as_rich())
+                # A line that is wider is left to the terminal, which wraps it in a way that can be pasted.
+                self._console.print(view.as_rich(), crop=False)
             case Format.TABLE:
                 self._write(view.as_text())
         for each in view.notes:

@@ -29,6 +29,7 @@ class Finding:
             a transaction.
         commands: The commands that show the cause and mend it, where there are any, each on one line for a shell. Words
             in capital letters are yours to replace: `WHY`, `QUEUE`.
+        alternatives: Commands of which each can take the place of the last of `commands`: run one of them, not all.
 
     Example:
         for finding in await operations.doctor():
@@ -44,6 +45,7 @@ class Finding:
     cure: str
     sql: str | None = None
     commands: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
 
 def script(*statements: str) -> str:

@@ -1,11 +1,14 @@
 """Checks of the sequences that ids are drawn from."""
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from faststream_outbox.operations.doctor.examination import Examination, FoundTable
 from faststream_outbox.operations.doctor.finding import Finding, script
 from faststream_outbox.storage.postgres.statements.examine.server import SEQUENCE, sequence_state
 from faststream_outbox.storage.postgres.statements.statement import Statement
+
+_BIGINT: Final = 2**63 - 1
 
 
 async def check_ids(examination: Examination) -> AsyncIterator[Finding]:
@@ -28,7 +31,8 @@ async def _check(examination: Examination, found: FoundTable, highest: Statement
             yield _behind(found, sequence, following, last_id)
         # By whole numbers: the share of what is left of 2**63 is lost in a float.
         if end - following < end * examination.limits.ids_share:
-            yield _ends(found, sequence, end - following + 1, endless=end >= largest)
+            room = end - max(last_id or 0, 0) >= end * examination.limits.ids_share
+            yield _ends(examination, found, sequence, end - following + 1, end if end >= largest else None, room=room)
         if cache > 1 and found.table is examination.tables.outbox:
             yield _cached(found, sequence, cache)
 
@@ -45,13 +49,29 @@ def _behind(found: FoundTable, sequence: str, following: int, last_id: int) -> F
     )
 
 
-def _ends(found: FoundTable, sequence: str, left: int, *, endless: bool) -> Finding:
-    cure, sql = "Remove the end of the sequence.", script(f"ALTER SEQUENCE {sequence} NO MAXVALUE")
-    if endless:
-        cure, sql = (
-            "Make the sequence and the column bigint; a bigint that ends was set so high by hand: set it back.",
-            "",
+def _ends(
+    examination: Examination, found: FoundTable, sequence: str, left: int, of_type: int | None, *, room: bool
+) -> Finding:
+    """Name a sequence that ends; `of_type` is its end if its type has no more, `room` says that no row is near it."""
+    sql: str | None = None
+    if of_type is None:
+        cure, sql = "Remove the end of the sequence.", script(f"ALTER SEQUENCE {sequence} NO MAXVALUE")
+    elif of_type < _BIGINT:
+        cure = (
+            "Make the column and its sequence bigint. This writes the table anew, and nothing is published meanwhile: "
+            "wait until it is nearly empty."
         )
+        column = f"ALTER TABLE {found.name} ALTER COLUMN id TYPE bigint"
+        sql = script(column, f"ALTER SEQUENCE {sequence} AS bigint")
+    elif room:
+        cure = "No program draws so many ids: somebody set the sequence so high. Set it back, behind the ids in use."
+        highest = [f"(SELECT max(id) FROM {found.name})"]  # noqa: S608 - shown, not run
+        if found.table is examination.tables.outbox and "dlq" in examination.found:
+            # A dead letter goes back under its original id, which must have been drawn.
+            highest.append(f"(SELECT max(original_id) FROM {examination.found['dlq'].name})")  # noqa: S608 - same
+        sql = script(f"SELECT setval('{_escaped(sequence)}', coalesce(greatest({', '.join(highest)}), 0) + 1, false)")
+    else:
+        cure = "Rows with such ids were inserted by hand: move or delete them, then call the doctor again."
     return Finding(
         "ids",
         "error",
@@ -59,7 +79,7 @@ def _ends(found: FoundTable, sequence: str, left: int, *, endless: bool) -> Find
         None,
         "When none is left, nothing can be published." if left > 0 else "Nothing can be published.",
         cure,
-        sql or None,
+        sql,
     )
 
 

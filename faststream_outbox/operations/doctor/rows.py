@@ -50,8 +50,8 @@ def _unserved(queue: str, groups: Iterable[RowGroup], oldest: float, nodes: int)
             command("nodes", "list"),
             command("messages", "list", "--queue", queue),
             command("messages", "move", "--queue", queue, "--to", "QUEUE", "--reason", "WHY"),
-            command("messages", "discard", "--queue", queue, "--reason", "WHY"),
         ),
+        alternatives=(command("messages", "discard", "--queue", queue, "--reason", "WHY"),),
     )
 
 
@@ -183,13 +183,13 @@ def _blocked(group: RowGroup, severity: Severity, state: str, why: str) -> Findi
         f"{number} {'is' if group.count == 1 else 'are'} {state}: {named}.",
         to_datetime(group.began),
         why,
-        "Read why. Mend the cause, then retry the key, or skip its first message, which becomes a dead letter.",
+        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter.",
         commands=(
             *([] if group.count == 1 else [command("keys", "list", "--queue", group.queue, "--state", state)]),
             command("keys", "show", *where),
             command("keys", "retry", *where, "--reason", "WHY"),
-            command("keys", "skip", *where, "--reason", "WHY"),
         ),
+        alternatives=(command("keys", "skip", *where, "--reason", "WHY"),),
     )
 
 

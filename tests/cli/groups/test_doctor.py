@@ -10,6 +10,7 @@ import pytest
 
 from faststream_outbox.embedded import Database
 from tests.cli.outbox import Done, Outbox
+from tests.cli.terminals import terminal
 
 Command = Callable[..., Done]
 
@@ -44,12 +45,28 @@ def test_the_commands_of_a_cure_can_be_pasted(outbox: Outbox, command: Command) 
         key,
     )
     done = command("doctor", "--table", "outbox", dsn=outbox.dsn)
-    lines = [line.strip() for line in done.out.splitlines() if line.startswith("    faststream-outbox ")]
-    assert [shlex.split(line)[1:3] for line in lines] == [["keys", "show"], ["keys", "retry"], ["keys", "skip"]]
+    lines = [line for line in done.out.splitlines() if line.startswith("    ")]
+    # Of retry and skip one is to be run: the other one is a comment for a shell.
+    assert [shlex.split(line, comments=True)[1:3] for line in lines] == [["keys", "show"], ["keys", "retry"], []]
+    assert shlex.split(lines.pop())[:5] == ["#", "or:", "faststream-outbox", "keys", "skip"]
     for line in lines:
         pasted = command(*(reason if word == "WHY" else word for word in shlex.split(line)[1:]), dsn=outbox.dsn)
         assert pasted.code == 0, pasted.err
     assert command("doctor", dsn=outbox.dsn).out == "Nothing is wrong.\n"
+
+
+async def test_a_terminal_breaks_sentences_and_leaves_whole_what_can_be_pasted(outbox: Outbox) -> None:
+    queue = "orders of " + "customers " * 20
+    outbox.run(
+        "INSERT INTO outbox (queue, entity_key, payload, next_attempt_at) VALUES (%s, 'ada', '1', 'infinity')", queue
+    )
+    async with terminal("doctor", OUTBOX_DSN=outbox.dsn) as screen:
+        await screen.wait_for("# or: .* WHY")
+    lines = [line.rstrip() for line in screen.text.splitlines()]
+    assert sum(line.startswith("WARNING 1 key of queue") for line in lines) == 1
+    assert sum(line.startswith("        customers") for line in lines) == 1, "beside the name, not below it"
+    [retry] = [line for line in lines if line.startswith("    faststream-outbox keys retry")]
+    assert shlex.split(retry) == ["faststream-outbox", "keys", "retry", queue, "ada", "--reason", "WHY"]
 
 
 def test_missing_tables_and_a_missing_server_are_findings(command: Command, outbox_postgres: Database) -> None:

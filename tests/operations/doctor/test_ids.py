@@ -2,8 +2,10 @@
 
 import pytest
 
+from faststream_outbox.storage import NewRow
 from tests.backends import PostgresBackend
 from tests.operations.doctor.visits import cured, named, visit
+from tests.operations.letters import bury
 
 
 @pytest.mark.parametrize("table", ["outbox", "outbox_dlq"])
@@ -18,7 +20,32 @@ async def test_a_bigint_at_its_end_is_named(postgres: PostgresBackend) -> None:
     await postgres.run("SELECT setval('outbox_id_seq', 9223372036854775807)")
     finding = await named(postgres, "ids")
     assert finding.what == '"public"."outbox" has 0 ids left.'
-    assert finding.sql is None
+    assert await cured(postgres, finding)
+    await postgres.fill(1)
+    assert await postgres.one("SELECT max(id) FROM outbox") == 1
+
+
+async def test_a_bigint_is_set_back_behind_rows_and_dead_letters(postgres: PostgresBackend) -> None:
+    await bury(postgres, *(NewRow("q", b"") for _ in range(3)))
+    await postgres.run("SELECT setval('outbox_id_seq', 9223372036854775807)")
+    assert await cured(postgres, await named(postgres, "ids"))
+    await postgres.fill(1)
+    assert await postgres.one("SELECT max(id) FROM outbox") == 4
+
+
+async def test_rows_with_the_last_ids_are_left_to_people(postgres: PostgresBackend) -> None:
+    await postgres.run("SELECT setval('outbox_id_seq', 9223372036854775800)")
+    await postgres.fill(1)
+    finding = await named(postgres, "ids")
+    assert (finding.sql, "move or delete them" in finding.cure) == (None, True)
+
+
+async def test_an_integer_at_its_end_becomes_a_bigint(postgres: PostgresBackend) -> None:
+    await postgres.run("ALTER TABLE outbox ALTER COLUMN id TYPE integer")
+    await postgres.run("ALTER SEQUENCE outbox_id_seq AS integer")
+    await postgres.run("SELECT setval('outbox_id_seq', 2147483000)")
+    findings = {finding.check: finding for finding in await visit(postgres)}
+    assert await cured(postgres, findings["ids"])
 
 
 async def test_a_sequence_behind_its_rows_is_named(postgres: PostgresBackend) -> None:
