@@ -10,6 +10,8 @@ from faststream_outbox._installation import needs_extra
 from faststream_outbox.cli.errors import ProgramError
 from faststream_outbox.cli.secrets import hide
 
+# What the newer parsers say of an option or an argument.
+_NO_INTEGER: Final = "Input should be a valid integer, unable to parse string as an integer"
 _EXTRA: Final = ("typer", "click", "rich", "pydantic_settings")
 
 
@@ -42,7 +44,7 @@ def _exit_with_usage(error: Any) -> None:
         error.show()
         sys.exit(error.exit_code)
     path = getattr(context, "command_path", "faststream-outbox")
-    message = hide(error.format_message()).rstrip(".")
+    message = hide(error.format_message()).replace(_NO_INTEGER, "this must be a whole number").rstrip(".")
     if type(error).__name__ == "NoSuchOption" and getattr(context, "parent", None) is None:
         message += "; options come after the command"
     sys.stderr.write(f"Error: {message}{'' if message.endswith('?') else '.'} See {path} --help.\n")

@@ -24,7 +24,7 @@ from faststream_outbox.cli.operating.arguments import (
 )
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.pages import read_pages
-from faststream_outbox.cli.operating.rows import DEAD_LETTERS, show_dead_letter
+from faststream_outbox.cli.operating.rows import DEAD_LETTERS, no_letter, show_dead_letter
 from faststream_outbox.cli.operating.values import as_id
 from faststream_outbox.cli.operating.views import Column, Rows, View, column, number
 from faststream_outbox.operations import DeadLetterFilter
@@ -69,7 +69,7 @@ async def show(
     """Show one dead letter: its headers, its body decoded, its exception."""
     letter = await run.operations.dead_letter(letter_id)
     if letter is None:
-        raise ProgramError(f"There is no dead letter {letter_id}: it was replayed or purged, or never there.")
+        raise ProgramError(no_letter(letter_id))
     if raw:
         run.output.raw(letter.body.raw)
         return None
@@ -104,7 +104,7 @@ async def edit(
     """Change the body or the headers of one dead letter, and replay it."""
     letter = await run.operations.dead_letter(letter_id)
     if letter is None:
-        raise ProgramError(f"There is no dead letter {letter_id}: it was replayed or purged, or never there.")
+        raise ProgramError(no_letter(letter_id))
     changes: dict[str, Any] = {}
     if body is not None:
         changes["body"] = _check_body(_read_body(body), letter.body.content_type)

@@ -20,7 +20,7 @@ _KEYS: Final = (
     column("state", colours=STATE_COLOURS),
     number("attempts"),
     number("waiting"),
-    number("since", "age"),
+    number("for", "age"),
     number("due in"),
     column("cause"),
 )
@@ -53,7 +53,7 @@ async def show(run: Run, queue: Queue, key: Key) -> View:
     fields: dict[str, Any] = {"queue": queue, "key": key, "state": found.state, "waiting": found.waiting}
     texts = dict[str, str]()
     if (blocked := found.blocked) is not None:
-        fields |= {"cause": blocked.cause, "since": blocked.age, "due in": blocked.due_in}
+        fields |= {"cause": blocked.cause, "for": blocked.age, "due in": blocked.due_in}
         # What an operator gave as the reason is the cause already.
         if blocked.exception and blocked.exception not in blocked.cause:
             texts = {"exception": blocked.exception}

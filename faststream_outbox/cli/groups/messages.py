@@ -13,7 +13,7 @@ from faststream_outbox.cli.operating.arguments import MESSAGE_FILTER, ORDER, PAG
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.output import Format
 from faststream_outbox.cli.operating.pages import read_pages
-from faststream_outbox.cli.operating.rows import DEAD_LETTERS, MESSAGES, show_message
+from faststream_outbox.cli.operating.rows import DEAD_LETTERS, MESSAGES, no_message, show_message
 from faststream_outbox.cli.operating.values import as_cell, as_id, as_time
 from faststream_outbox.cli.operating.views import Rows, View, Views
 from faststream_outbox.operations import MessageFilter
@@ -38,7 +38,7 @@ async def show(run: Run, message_id: Id, *, raw: Raw = False) -> View | None:
     """Show one message: its headers, its body decoded, its attempts, who holds it."""
     message = await run.operations.message(message_id)
     if message is None:
-        raise ProgramError(f"There is no message {message_id}: it was handled, or it is a dead letter (dlq list).")
+        raise ProgramError(no_message(message_id))
     if raw:
         run.output.raw(message.body.raw)
         return None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.operating.arguments import Order
 from faststream_outbox.cli.operating.command import Run
-from faststream_outbox.cli.operating.rows import DEAD_LETTERS, MESSAGES
+from faststream_outbox.cli.operating.rows import DEAD_LETTERS, MESSAGES, no_letter, no_message
 from faststream_outbox.cli.operating.views import Column, Rows, Sentence, View, Views
 from faststream_outbox.operations import (
     ActResult,
@@ -87,7 +87,7 @@ async def act(
     if not (order.yes or choice.is_one_row):
         return _dry_run(verb, choice, MESSAGES if isinstance(where, MessageFilter) else DEAD_LETTERS)
     if choice.is_one_row and not choice.sample:
-        raise ProgramError(f"There is no {verb.noun} {choice.selected[0]}.")  # type: ignore[index]
+        raise ProgramError(no_message(order.ids[0]) if isinstance(where, MessageFilter) else no_letter(order.ids[0]))
     with _progress(verb, choice.count) as progress:
         result = await call(choice.selected, progress=progress, **order.author.keywords)
     return done(verb, result)
@@ -95,6 +95,8 @@ async def act(
 
 def _dry_run(verb: Verb, choice: Choice, columns: Sequence[Column]) -> View:
     sentence = f"Would {verb.of(_number(choice.count, verb.noun))}. Nothing was changed."
+    if not choice.count.number:
+        sentence = _nothing(verb)
     data = {
         "dry_run": True,
         "action": f"{verb.name} {verb.adverb}".rstrip(),
@@ -111,6 +113,8 @@ def _dry_run(verb: Verb, choice: Choice, columns: Sequence[Column]) -> View:
 def done(verb: Verb, result: ActResult) -> View:
     """Return what an act has done; the exit code is 1 if it left out rows or did nothing."""
     text = f"{verb.past.capitalize()} {_number(Count(result.done), verb.noun)}."
+    if not (result.done or result.skipped):
+        text = _nothing(verb)
     notes = []
     if result.skipped:
         notes.append(f"Left out {_number(Count(len(result.skipped)), verb.noun)}:")
@@ -126,6 +130,10 @@ def done(verb: Verb, result: ActResult) -> View:
         "audit_id": result.audit_id,
     }
     return Sentence(text, values, notes=notes, exit_code=1 if result.skipped or not result.done else 0)
+
+
+def _nothing(verb: Verb) -> str:
+    return f"No {verb.noun} matches: there is nothing to {verb.name}."
 
 
 def _number(count: Count, noun: str) -> str:

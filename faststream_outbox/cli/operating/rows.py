@@ -15,6 +15,16 @@ def _summary(exception: str | None) -> str | None:
     return exception and exception.partition(_TRACEBACK)[0]
 
 
+def no_message(message_id: int) -> str:
+    """Return what is said of a message that is not there."""
+    return f"There is no message {message_id}: it was handled, or it is a dead letter (dlq list)."
+
+
+def no_letter(letter_id: int) -> str:
+    """Return what is said of a dead letter that is not there."""
+    return f"There is no dead letter {letter_id}: it was replayed or purged, or never there."
+
+
 MESSAGES: Final = (
     Column("id", lambda item: as_id(item.id), "right"),
     column("queue"),

@@ -64,8 +64,14 @@ def as_cell(value: Any) -> str:  # noqa: PLR0911 - same
         case list() | tuple() | set() | frozenset():
             return ", ".join(map(as_cell, value)) or "-"
         case Mapping():
-            return ", ".join(f"{name}={as_cell(each)}" for name, each in value.items()) or "-"
+            return ", ".join(f"{name}={_as_inner_cell(each)}" for name, each in value.items()) or "-"
     return shorten(" ".join(str(value).split()))
+
+
+def _as_inner_cell(value: Any) -> str:
+    """Return a value inside a mapping; what has several parts is in brackets."""
+    several = isinstance(value, Mapping | list | tuple | set | frozenset)
+    return f"({as_cell(value)})" if several else as_cell(value)
 
 
 def as_id(value: int | None) -> str:

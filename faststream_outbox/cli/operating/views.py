@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from shutil import get_terminal_size
 from typing import Any, Final, Literal
 
 from faststream_outbox.cli.operating.values import as_cell, as_json, as_relative, printable
@@ -10,6 +11,8 @@ from faststream_outbox.operations import Count
 
 # Two spaces keep columns apart that hold single spaces.
 _GAP: Final = "  "
+# No column of texts is made narrower, so that it can still be read.
+_NARROWEST: Final = 6
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,19 @@ class Rows(View):
         times = all(value is None or isinstance(value, datetime) for value in values)
         return times or column.align == "right" or bool(column.colours)
 
+    def _widths(self, columns: Sequence[Column]) -> list[int]:
+        """Return widths that fit the terminal: texts are broken between words, and inside words as a last resort."""
+        texts = [[each.name, *(_short(each.value(item)) for item in self.items)] for each in columns]
+        widths = [max(map(len, cells)) for cells in texts]
+        words = [max(len(word) for cell in cells for word in cell.split()) for cells in texts]
+        breakable = [at for at, each in enumerate(columns) if not self._stays_whole(each)]
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - get_terminal_size().columns
+        for least in (words, [_NARROWEST] * len(widths)):
+            while excess > 0 and (wide := [at for at in breakable if widths[at] > least[at]]):
+                widths[max(wide, key=widths.__getitem__)] -= 1
+                excess -= 1
+        return widths
+
     def _cells(self) -> list[list[str]]:
         return [[as_cell(each.value(item)) for each in self.columns] for item in self.items]
 
@@ -132,14 +148,16 @@ class Rows(View):
 
         if not self.items:
             return Text(self.as_text())
-        table = Table(box=SIMPLE_HEAD, show_edge=False, title=self.title, title_justify="left", title_style="bold")
-        for each in self.columns:
-            if self._stays_whole(each):
-                table.add_column(each.name, justify=each.align, overflow="ellipsis", no_wrap=True)
-            else:
-                table.add_column(each.name, justify=each.align, overflow="fold")
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table.title, table.title_justify, table.title_style = self.title, "left", "bold"
+        # Columns in which nothing stands would take the room of the others.
+        columns = [each for each in self.columns if any(each.value(item) is not None for item in self.items)]
+        for each, width in zip(columns, self._widths(columns), strict=True):
+            whole = self._stays_whole(each)
+            overflow: Literal["ellipsis", "fold"] = "ellipsis" if whole else "fold"
+            table.add_column(each.name, justify=each.align, overflow=overflow, no_wrap=whole, width=width)
         for item in self.items:
-            values = [(each, each.value(item)) for each in self.columns]
+            values = [(each, each.value(item)) for each in columns]
             table.add_row(*(Text(_short(value), style=each.style(value)) for each, value in values))
         return table
 

@@ -48,6 +48,14 @@ def test_a_message_that_is_being_handled_is_left_out_and_named(outbox: Outbox, o
     assert outbox.one("SELECT count(*) FROM outbox") == 1
 
 
+def test_an_act_on_nothing_says_that_nothing_matches(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1)
+    nothing = "No message matches: there is nothing to discard.\n"
+    for options, code in (((), 0), (("--yes",), 1)):
+        done = operate("messages", "discard", "--queue", "mail", *REASON, *options)
+        assert (done.code, done.out) == (code, nothing)
+
+
 def test_a_dry_run_says_what_it_would_do(outbox: Outbox, operate: Operate) -> None:
     outbox.publish(1)
     done = operate("messages", "deliver-now", "--queue", "orders", *REASON)

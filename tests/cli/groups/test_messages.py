@@ -88,7 +88,16 @@ def test_a_message_is_shown_decoded_or_raw(operate: Operate, messages: list[int]
     as_json = operate("messages", "show", messages[0], "-o", "json").json
     assert (as_json["state"], as_json["body"]["data"], as_json["correlation_id"]) == ("ready", {"n": 0}, "c0")
     assert operate("messages", "show", messages[4], "--raw").out == "plain text"
-    assert operate("messages", "show", 999_999).code == 1
+    gone = "Error: There is no message 999999: it was handled, or it is a dead letter (dlq list).\n"
+    for command in (("show", 999_999), ("deliver-now", 999_999, "--reason", "a test")):
+        done = operate("messages", *command)
+        assert (done.code, done.err) == (1, gone)
+
+
+def test_an_id_that_is_no_number_is_refused_in_plain_words(operate: Operate) -> None:
+    done = operate("messages", "show", "abc")
+    assert done.code == 2
+    assert "whole number" in done.err or "not a valid int" in done.err
 
 
 def test_a_message_behind_another_of_its_key_says_so(outbox: Outbox, operate: Operate, messages: list[int]) -> None:

@@ -43,7 +43,7 @@ def test_all_rows_need_all(outbox: Outbox, operate: Operate) -> None:
     assert "Would purge 3 dead letters." in operate("dlq", "purge", "--all", "--reason", "x").out
     assert operate("dlq", "purge", "--all", "--reason", "x", "--yes").out == "Purged 3 dead letters.\n"
     assert operate("dlq", "purge", "--all", "--reason", "x").out == (
-        "Would purge 0 dead letters. Nothing was changed.\n"
+        "No dead letter matches: there is nothing to purge.\n"
     )
 
 

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
-from faststream_outbox.cli.operating.views import Rows, column
+from faststream_outbox.cli.operating.views import Rows, column, number
 from tests.cli.outbox import Outbox
 from tests.cli.programs import COMMAND, environment, run
 from tests.cli.terminals import terminal
@@ -39,7 +40,28 @@ async def test_a_terminal_gets_a_table_in_colour(outbox: Outbox) -> None:
         assert "\\x1b[2Jcleared" in screen.text
 
 
-def test_a_time_is_relative_and_stays_in_one_line_where_there_is_little_room() -> None:
+def test_a_narrow_table_breaks_texts_between_words_and_leaves_out_empty_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "34")
+    item = SimpleNamespace(reason="retry_terminal", key=None, text="two words and some more", code=123)
+    console = Console(width=34, file=StringIO())
+    columns = [column("reason"), column("key"), column("text"), number("code")]
+    console.print(Rows(columns, [item]).as_rich(), crop=False)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert lines[0].split() == ["reason", "text", "code"]
+    assert [len(line) <= 34 for line in lines] == [True] * len(lines)
+    assert [line.split() for line in lines[2:]] == [
+        ["retry_terminal", "two", "words", "123"],
+        ["and", "some"],
+        ["more"],
+    ]
+
+
+def test_a_time_is_relative_and_stays_in_one_line_where_there_is_little_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "32")
     item = SimpleNamespace(at=datetime.now(UTC) - timedelta(hours=3), first="some words", second="other words")
     console = Console(width=32, file=StringIO())
     console.print(Rows([column("at"), column("first"), column("second")], [item]).as_rich())
@@ -54,8 +76,8 @@ async def test_no_color_is_obeyed(outbox: Outbox) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(outbox: Outbox) -> None:
-    for number in range(10):
-        outbox.dead_letter({"n": number})
+    for each in range(10):
+        outbox.dead_letter({"n": each})
     with subprocess.Popen(
         [*COMMAND, "dlq", "purge", *map(str, range(1, 11)), "--reason", "x", "-o", "json"],
         env=environment(OUTBOX_DSN=outbox.dsn),

@@ -27,6 +27,7 @@ NOON = datetime(2026, 5, 1, 12, 0, 0, 5, tzinfo=UTC)
         ("x" * 100, "x" * 79 + "…"),
         (["orders", "mail"], "orders, mail"),
         ({"queue": "orders", "n": 1}, "queue=orders, n=1"),
+        ({"where": {"queue": "orders", "key": "a"}, "ids": [1, 2]}, "where=(queue=orders, key=a), ids=(1, 2)"),
         (Body.of(b'{"a":\n1}', "application/json"), '{"a": 1}'),
     ],
     ids=repr,
