@@ -37,7 +37,7 @@ _KEYS: Final = (
     column("key"),
     column("state", colours=STATE_COLOURS),
     number("waiting"),
-    number("since", "age"),
+    number("for", "age"),
     column("cause"),
 )
 _DEAD: Final = (
