@@ -64,7 +64,7 @@ def _ends(
         column = f"ALTER TABLE {found.name} ALTER COLUMN id TYPE bigint"
         sql = script(column, f"ALTER SEQUENCE {sequence} AS bigint")
     elif room:
-        cure = "No program draws so many ids: somebody set the sequence so high. Set it back, behind the ids in use."
+        cure = "No program draws so many ids: the sequence was set so high by hand. Set it back, behind the ids in use."
         highest = [f"(SELECT max(id) FROM {found.name})"]  # noqa: S608 - shown, not run
         if found.table is examination.tables.outbox and "dlq" in examination.found:
             # A dead letter goes back under its original id, which must have been drawn.
