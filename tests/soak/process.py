@@ -25,8 +25,8 @@ _MISTAKES: Final = (AssertionError, AttributeError, LookupError, NameError, Type
 class SoakProcess(ABC):
     """SIGTERM: finish what was begun, and leave. SIGUSR1: be quick and do no more harm, the round is being drained."""
 
-    # For how long it may find no way back to the server. The server's own restart is part of it: with several soaks side
-    # by side, one took 12 s.
+    # For how long it may find no way back to the server. Its restart is part of it, and took 12 s once on a busy
+    # machine.
     reconnect_seconds = 20.0
 
     def __init__(self, settings: Settings, name: str) -> None:
