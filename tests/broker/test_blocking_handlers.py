@@ -46,6 +46,27 @@ async def group() -> None:
     raise BaseExceptionGroup("several", [asyncio.CancelledError()])
 
 
+@pytest.mark.parametrize("error", [AbortError, StopIteration, KeyError])
+@pytest.mark.parametrize("driver", ["asyncpg"])
+async def test_no_exception_of_a_handler_in_a_thread_ends_its_worker(
+    postgres: PostgresBackend, error: type[BaseException]
+) -> None:
+    broker, calls = broker_on(postgres, logger=None), Counter[int]()
+
+    @broker.subscriber("q", retry_strategy=ConstantRetry(delay_seconds=0.01, max_attempts=2))
+    def handle(number: int) -> None:
+        calls[number] += 1
+        if number == 0:
+            raise error
+
+    async with started(broker):
+        await publish(broker, postgres, 0, 1, 2)
+        await until_empty(postgres)
+        await until(broker.ping)  # a worker is replaced in a moment
+    assert calls == {0: 2, 1: 1, 2: 1}
+    assert [letter.payload for letter in await postgres.dead_letters()] == [b"0"]
+
+
 @pytest.mark.parametrize("misbehave", [cancel_itself, abort, generator_exit, group])
 @pytest.mark.parametrize("driver", ["asyncpg"])
 async def test_no_handler_ends_its_worker(postgres: PostgresBackend, misbehave: Callable[[], object]) -> None:

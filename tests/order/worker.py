@@ -99,8 +99,7 @@ class OrderWorker(SoakProcess):
 
     async def many(self, batch: OutboxBatchMessage) -> None:
         """Handle messages one after the other, in one call."""
-        for message in batch.messages:
-            await self.handle(message)
+        await self.handle_all(batch)
 
     async def one_with_session(self, message: OutboxMessage, session: OutboxSession) -> None:
         """Handle a message in the transaction that deletes it."""
@@ -110,14 +109,18 @@ class OrderWorker(SoakProcess):
     async def many_with_session(self, batch: OutboxBatchMessage, session: OutboxSession) -> None:
         """Handle messages in the transaction that deletes them."""
         await session.execute(select(1))
-        for message in batch.messages:
-            await self.handle(message)
+        await self.handle_all(batch)
 
-    async def handle(self, message: OutboxMessage) -> None:
+    async def handle_all(self, batch: OutboxBatchMessage) -> None:
+        """Handle the messages of a call."""
+        for number, message in enumerate(batch.messages):
+            await self.handle(message, behind=number > 0)
+
+    async def handle(self, message: OutboxMessage, *, behind: bool = False) -> None:
         """Pretend to handle a message; one that is rejected is done as well."""
         row = message.raw_message
         name, token = uid(row), row.lease.token.hex
-        self.history.write(Started, name, token)
+        self.history.write(Started, name, token, behind)
         await self.take_time()
         draw, fails = 1.0 if self.calm.is_set() else self.rng.random(), self.settings.fails
         self.history.write(Ended, name, token, draw >= fails * FAILURES)

@@ -212,9 +212,9 @@ class Checker:
                 )
 
     def unsure(self, history: RowHistory) -> Iterator[str]:
-        """A handler starts only while its node has seen its lock lately."""
+        """A handler is called only while its node has seen its lock lately."""
         for hold in history.holds:
-            for t in hold.started:
+            for t in hold.called:
                 if not hold.was_sure(t, self._start_slack):
                     yield f"started under {hold.row.token[:8]} at {t:.3f}, when its node had not seen its lock for long"
 

@@ -124,10 +124,11 @@ class Sure(Event):
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """A handler begins."""
+    """A handler begins; or, in a call with several messages, comes to one that is `behind` others."""
 
     uid: str
     token: str
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ class Hold:
     expires_at: float
     operations: list[Operation] = field(default_factory=list)
     started: list[float] = field(default_factory=list)
+    # Of the starts, those that began a call: between the messages of one call nobody asks whether the node is sure.
+    called: list[float] = field(default_factory=list)
     ended_well: list[float] = field(default_factory=list)
     # What its node saw of its lock, if the token is that of a node, and until when it saw it without a gap.
     sures: list[Sure] = field(default_factory=list)
@@ -223,8 +225,10 @@ def assemble(events: Iterable[Event]) -> RowHistories:  # noqa: C901, PLR0912, P
                     history(row.uid).holds.append(hold)
             case Sure(node=node):
                 sures[node].append(event)
-            case Started(t, uid, token):
+            case Started(t, uid, token, behind):
                 holds[uid, token].started.append(t)
+                if not behind:
+                    holds[uid, token].called.append(t)
             case Ended(t, uid, token, ok):
                 if ok:
                     holds[uid, token].ended_well.append(t)

@@ -401,6 +401,18 @@ def test_clocks_may_part_by_the_slack_and_no_more() -> None:
     assert taken_over(10.4) == ["exclusion"]
 
 
+def test_a_call_begins_while_the_node_has_seen_its_lock_lately() -> None:
+    def called_at(at: float, *, behind: bool = False) -> list[Kind]:
+        seen: list[Event] = [Sure(0.5, NODE, 5.25, 0.0)]
+        call: list[Event] = [Started(at, "r", OF_NODE, behind), Ended(at + 0.1, "r", OF_NODE, ok=True)]
+        events = [*published(), *seen, *claimed(OF_NODE, 1), *call, *asked("ack", OF_NODE, 9)]
+        return [violation.kind for violation in check(assemble(events), EMPTY, start_slack=2.0)]
+
+    assert called_at(7.2) == []
+    assert called_at(7.3) == ["exclusion"]
+    assert called_at(7.3, behind=True) == []
+
+
 def test_events_may_come_in_the_order_of_the_files() -> None:
     worker = [*claimed("a", 1), *handled("a", 2), *asked("ack", "a", 3)]
     assert found(worker, published()) == []
