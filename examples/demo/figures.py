@@ -10,6 +10,12 @@ WITH attempts AS (
     SELECT attempt, count(*) - 1 AS again, least(count(*) - 1, count(cut_off_at)) AS again_after_kill
       FROM deliveries
      GROUP BY queue, message_id, attempt
+),
+repeated AS (
+    SELECT min(later.started_at - cut.cut_off_at) AS after
+      FROM deliveries cut JOIN deliveries later USING (queue, message_id, attempt)
+     WHERE cut.cut_off_at IS NOT NULL AND later.started_at > cut.cut_off_at
+     GROUP BY queue, message_id, attempt
 )
 SELECT (SELECT count(*) FROM orders) AS committed,
        (SELECT count(*) FROM confirmations) AS confirmed,
@@ -28,6 +34,8 @@ SELECT (SELECT count(*) FROM orders) AS committed,
        (SELECT count(*) FROM outbox_dlq WHERE failure_reason = 'rejected') AS rejected,
        (SELECT count(*) FROM deliveries WHERE cut_off_at IS NOT NULL) AS in_hand,
        (SELECT coalesce(sum(again_after_kill), 0)::int FROM attempts) AS repeated_by_kill,
+       (SELECT extract(epoch FROM percentile_disc(0.5) WITHIN GROUP (ORDER BY after))::float8 FROM repeated)
+           AS kill_to_repeat,
        (SELECT coalesce(sum(again - again_after_kill), 0)::int FROM attempts) AS repeated_otherwise,
        (SELECT count(*) - count(DISTINCT order_number) FROM parcels) AS packed_again
 """
@@ -55,6 +63,7 @@ class Figures:
     in_hand: int
     # The same attempt at the same message, begun once more.
     repeated_by_kill: int
+    kill_to_repeat: float | None  # seconds, the median
     repeated_otherwise: int
     packed_again: int
 

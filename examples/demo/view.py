@@ -1,4 +1,4 @@
-"""The progress of the demo: a table that updates itself in a terminal, or a line from time to time."""
+"""The progress of the demo: a table that updates itself in a terminal, or lines from time to time."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from examples.demo.watch import QueueCount, Watch, WorkerCount
 
 # Often in a terminal, which shows it as movement; seldom in a log.
 REDRAW_SECONDS = 0.1
-LINE_SECONDS = 1.0
+LINE_SECONDS = 2.0
 
-_COLUMNS = ("ready", "in flight", "scheduled", "expired", "blocked", "dead", "handled", "per s")
+_COLUMNS = ("ready", "in flight", "scheduled", "expired", "blocked", "dead", "calls", "/s")
 
 
 async def show(console: Console, watch: Watch, orders: int) -> None:
@@ -48,11 +48,13 @@ def picture(watch: Watch, orders: int) -> RenderableType:
 
 
 def summary(watch: Watch, orders: int) -> str:
-    """Return the same in one line."""
+    """Return in a few short lines what the queues hold, and what the workers have done."""
     look = watch.look
-    parts = [f"{look.accepted + look.cancelled:,} of {orders:,} placed", *map(_in_words, look.queues)]
-    parts += map(_worker_in_words, look.workers)
-    return f"  {'; '.join(parts)}"
+    lines = [f"  {look.accepted + look.cancelled:,} of {orders:,} placed"]
+    lines += [f"    {_in_words(each)}" for each in look.queues if each.waiting or each.handled]
+    if look.workers:
+        lines.append(f"    {'; '.join(map(_worker_in_words, look.workers))}")
+    return "\n".join(lines)
 
 
 def _in_words(count: QueueCount) -> str:
@@ -65,12 +67,12 @@ def _in_words(count: QueueCount) -> str:
         "dead": count.dead,
     }
     words = [f"{number:,} {what}" for what, number in held.items() if number]
-    return f"{count.queue} {', '.join([*words, f'{count.handled:,} handled'])}"
+    return f"{count.queue}: {', '.join([*words, f'{count.handled:,} calls'])}"
 
 
 def _worker_in_words(count: WorkerCount) -> str:
     fate = ", killed" if count.killed else f", accounts in hand: {count.accounts}" if count.accounts else ""
-    return f"worker {count.number}: {count.handled:,} handled{fate}"
+    return f"worker {count.number}: {count.handled:,} calls{fate}"
 
 
 async def _repeat(show: Callable[[], None], seconds: float) -> None:

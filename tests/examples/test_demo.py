@@ -112,7 +112,7 @@ def test_a_run_tells_what_happened_and_passes(temp_dir: Path) -> None:
     counts = counts_in(output)
     told = {
         *("In hand when the worker was killed", "Delivered again after the kill", "Parcels packed again by that"),
-        *("Handled by worker 1", "Handled by worker 2", "Accounts that changed hands"),
+        *("Calls of handlers in worker 1", "Calls of handlers in worker 2", "Accounts that changed hands"),
     }
     assert {name: counts.get(name) for name in _DEALT} == _DEALT
     assert counts.keys() - _DEALT.keys() >= told
@@ -122,7 +122,7 @@ def test_a_run_tells_what_happened_and_passes(temp_dir: Path) -> None:
     assert "seed 7\n" in output
     assert _KILL.search(output)
     assert _START.search(output)
-    assert "200 of 200 placed; orders 2 dead, " in output
+    assert "200 of 200 placed\n    orders: 2 dead, " in output
     assert "PASSED" in output
     assert "\x1b" not in output
     assert list(temp_dir.iterdir()) == []
@@ -188,5 +188,5 @@ async def test_a_terminal_gets_a_table_of_the_queues() -> None:
     shown = screen.getvalue()
     assert "10 of 10" in shown
     assert re.search(r"orders +11 +22 +33 +44 +50 +55 +66 +33", shown)
-    assert "worker 1: 1,000 handled, killed" in shown
-    assert "worker 2: 2,000 handled, accounts in hand: 3" in shown
+    assert "worker 1: 1,000 calls, killed" in shown
+    assert "worker 2: 2,000 calls, accounts in hand: 3" in shown

@@ -224,7 +224,13 @@ ORDER: Final = Bundle(
         **ROWS,
         **_AUTHOR,
         "yes": Annotated[
-            bool, typer.Option("--yes", "-y", help="Do it. Without it, say what would be done.", rich_help_panel=_ACT)
+            bool,
+            typer.Option(
+                "--yes",
+                "-y",
+                help="Do it. Without it, say what would be done; only one row that is named by its id needs no --yes.",
+                rich_help_panel=_ACT,
+            ),
         ],
     },
     _order,
