@@ -92,8 +92,25 @@ async def ask(hook: AccessHook, request: Request) -> Access | Response:
     return answer
 
 
+# What proxies add to a request that they pass on.
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+
+
 def allow_loopback(request: Request) -> Access:
     """Allow everything to who sits at this machine: the rule of a console that was given no hook.
+
+    A request that a proxy of this machine has passed on may come from anywhere, and is refused.
+    """
+    if any(name in request.headers for name in _FORWARDED):
+        raise RefusedError(
+            "This request came through a proxy, so this console cannot see who sent it: give make_console(…, access=…) "
+            "a function that says it."
+        )
+    return allow_this_machine(request)
+
+
+def allow_this_machine(request: Request) -> Access:
+    """Allow everything to a connection from this machine; a proxy here may have opened it for another one.
 
     The name in the address is checked too: a page of another site, whose name was made to point to this machine, does
     not get in.
@@ -128,7 +145,7 @@ class TokenAccess:
 
     def __call__(self, request: Request) -> Access | Response:
         """Return the access of a browser that has the cookie; send others to the form that asks for the token."""
-        access = allow_loopback(request)
+        access = allow_this_machine(request)
         if hmac.compare_digest(request.cookies.get(self._name, "").encode(), self._value.encode()):
             return access
         return RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)

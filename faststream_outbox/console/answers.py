@@ -6,25 +6,28 @@ from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from faststream_outbox.console import rendering
 from faststream_outbox.console.access import Access, AccessHook, ask
-from faststream_outbox.console.errors import PageError, RefusedError
+from faststream_outbox.console.errors import PageError, RefusedError, title_of
 from faststream_outbox.console.forms import BACK
 from faststream_outbox.console.site import Site
 from faststream_outbox.console.visit import Page, Shown, Visit
 from faststream_outbox.operations import OperationsTableError
-from faststream_outbox.runtime.telemetry import describe
+from faststream_outbox.runtime.telemetry import LOGGER, describe
+from faststream_outbox.runtime.timeouts import within
 from faststream_outbox.storage import SessionOrConnection
-from faststream_outbox.storage.errors import advice
+from faststream_outbox.storage.errors import advice, without_values
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 ActEndpoint = Callable[["Console", Request, Access], Awaitable[Response]]
 
+# How long a page waits for the database; a browser would wait for minutes.
+_ANSWER_SECONDS: Final = 10.0
 # Where a request keeps what its user may do, for the page of an error.
 _ACCESS: Final = "faststream_outbox.console.access"
 
@@ -64,7 +67,10 @@ class Console:
         return self.respond(request, access, page.nav, shown)
 
     async def load(self, page: Page, request: Request, access: Access) -> Shown:
-        """Read what a page shows, in one read-only transaction."""
+        """Read what a page shows, in one read-only transaction; raise `TimeoutError` if the database is silent."""
+        return await within(_ANSWER_SECONDS, self._read(page, request, access))
+
+    async def _read(self, page: Page, request: Request, access: Access) -> Shown:
         async with self.site.operations.reading() as session:
             visit = Visit(self.site, access, request.query_params, session, request.path_params)
             with _counting(session) as sent:
@@ -103,10 +109,14 @@ class Console:
             title, status, text = PageError.title, PageError.status, str(error)
         except OperationsTableError as error:
             title, status, text = "A table is missing", 404, str(error)
-        except (DBAPIError, OSError) as error:
-            title, status = "The database did not answer", 503
+        except (SQLAlchemyError, OSError) as error:
+            title, status = title_of(error)
             said = describe(getattr(error, "orig", None) or error).rstrip(".")
-            text = " ".join(filter(None, (f"{said}.", advice(error))))
+            text = " ".join(filter(None, (f"{said}.", advice(error).strip())))
+        except Exception as error:  # noqa: BLE001 - a hook of the application may raise anything
+            LOGGER.exception("The console could not answer %s", request.url.path, exc_info=without_values(error))
+            title, status = "This page failed", 500
+            text = f"{type(error).__name__}: the log of the application has the details."
         return self._error(request, title, status, text)
 
     def refuse_foreign(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from faststream_outbox.broker import OutboxBroker
 from faststream_outbox.console import rendering
-from faststream_outbox.console.access import AccessHook, TokenAccess, allow_loopback
+from faststream_outbox.console.access import AccessHook, TokenAccess, allow_loopback, allow_this_machine
 from faststream_outbox.console.acts import ACT_ROUTES
 from faststream_outbox.console.answers import Console, Endpoint
 from faststream_outbox.console.errors import MissingError, PageError
@@ -48,7 +48,7 @@ async def _login(console: Console, request: Request) -> Response:
     hook = console.access
     if not isinstance(hook, TokenAccess):
         raise MissingError("This console has no token: the application decides who has access.")
-    allow_loopback(request)
+    allow_this_machine(request)
     wrong = False
     if request.method == "POST":
         if hook.matches((await read_form(request)).get("token")):

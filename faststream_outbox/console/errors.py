@@ -1,5 +1,7 @@
 """What a page answers instead of itself: each error is a status and a sentence for the user."""
 
+from faststream_outbox.storage.errors import sqlstate
+
 
 class PageError(Exception):
     """A page cannot be shown, or an act not be done; the text says why and what to do."""
@@ -20,3 +22,13 @@ class MissingError(PageError):
 
     status = 404
     title = "Not found"
+
+
+def title_of(error: Exception) -> tuple[str, int]:
+    """Return the title and the status of the page for an error of the database."""
+    state = sqlstate(error)
+    if state in ("42P01", "42703"):
+        return "A table or a column is missing", 503
+    if state.startswith("22"):  # a value that no column takes
+        return PageError.title, PageError.status
+    return "The database did not answer", 503

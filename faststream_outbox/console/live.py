@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -14,7 +15,7 @@ from starlette.routing import Match, Route
 
 from faststream_outbox.console import rendering
 from faststream_outbox.console.access import Access, AccessHook, ask
-from faststream_outbox.console.errors import MissingError, PageError
+from faststream_outbox.console.errors import MissingError, PageError, title_of
 from faststream_outbox.console.pages import PAGES
 from faststream_outbox.console.site import Site
 from faststream_outbox.console.visit import Page, Shown
@@ -29,7 +30,7 @@ _SHORTEST: Final = 0.5
 _FIRST_COST: Final = 4
 # After so long a stream ends, and the browser opens another one: rights that were taken away end with it.
 _STREAM_SECONDS: Final = 300
-# A comment at least so often, by which both sides notice that the other one is gone.
+# An event at least so often, by which both sides notice that the other one is gone.
 _KEEP_ALIVE: Final = 15.0
 
 
@@ -87,6 +88,8 @@ class Live:
     async def _events(self, key: Any, fresh: Watched) -> AsyncIterator[str]:
         watched = self._watched.setdefault(key, fresh)
         queue: asyncio.Queue[str] = asyncio.Queue(1)
+        if watched.sent.startswith(_TROUBLE):  # nothing new is sent until it is over
+            queue.put_nowait(watched.sent)
         watched.watchers.add(queue)
         if not self.is_polling:
             self._poller = asyncio.create_task(self._poll())
@@ -97,7 +100,8 @@ class Live:
                 try:
                     yield await asyncio.wait_for(queue.get(), _KEEP_ALIVE)
                 except TimeoutError:
-                    yield ": still here\n\n"
+                    yield _event("alive", "")
+            yield _event("again", "")
         finally:
             watched.watchers.discard(queue)
             if not watched.watchers and self._watched.get(key) is watched:
@@ -121,15 +125,24 @@ class Live:
             shown = await self._load(watched.page, watched.request, watched.access)
             html = rendering.live_part(watched.request, self._site, watched.access, watched.page.nav, shown)
         except PageError as error:
-            return _event("trouble", str(error))
-        except Exception as error:  # noqa: BLE001 - a stream goes on after whatever the database says
-            return _event("trouble", f"Not updated: {describe(error)}")
+            return _trouble(str(error))
+        except (SQLAlchemyError, OSError) as error:
+            return _trouble(title_of(error)[0], describe(getattr(error, "orig", None) or error))
+        except Exception as error:  # noqa: BLE001 - a stream goes on whatever a hook raises
+            return _trouble("Not updated", describe(error))
         watched.cost = shown.statements
         return _event("live", html)
 
 
-def _event(name: str, data: str) -> str:
+_TROUBLE: Final = "event: trouble\n"
+
+
+def _event(name: str, data: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _trouble(text: str, detail: str = "") -> str:
+    return _event("trouble", {"text": text, "detail": detail})
 
 
 def _find(request: Request) -> tuple[Page, Request]:

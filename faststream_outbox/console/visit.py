@@ -20,6 +20,14 @@ LARGEST_ID: Final = 2**63 - 1
 Row = TypeVar("Row", Message, DeadLetter)
 
 
+def id_of(text: str) -> int:
+    """Return the id that a path or a form names; raise `MissingError` for what no row has."""
+    # Python refuses to read numbers of thousands of digits.
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_ID)) and 0 < int(text) <= LARGEST_ID):
+        raise MissingError(f"{text[:40]} is no id: ids are numbers, from 1.")
+    return int(text)
+
+
 class Fields(dict[str, str]):
     """The fields of a search that were filled in; others are empty, as a template reads them."""
 
@@ -61,11 +69,8 @@ class Visit:
             raise RefusedError(f"{self.access.user} has no access to the queue {queue}.")
 
     def number_in_path(self, name: str = "id") -> int:
-        """Return a number of the path."""
-        try:
-            return int(self.path[name])
-        except ValueError:
-            raise MissingError(f"{self.path[name]} is no id: ids are numbers.") from None
+        """Return an id of the path."""
+        return id_of(self.path[name])
 
 
 @dataclass(frozen=True, slots=True)

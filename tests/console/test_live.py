@@ -9,13 +9,16 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.requests import Request
 
 from faststream_outbox.console import Access, make_console
 from faststream_outbox.console.live import STATEMENTS_PER_SECOND, Live
 from faststream_outbox.console.pages import PAGES
+from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.storage import NewRow
 from tests.console.outbox import ConsoleOutbox, serving
+from tests.proxy import proxying
 from tests.waiting import until
 
 LIVE = [page for page in PAGES if page.is_live and "{" not in page.path]
@@ -38,7 +41,7 @@ def counted(outbox: ConsoleOutbox) -> Iterator[list[str]]:
         event.remove(outbox.backend.engine.sync_engine, "before_cursor_execute", note)
 
 
-async def events(client: httpx.AsyncClient, page: str) -> AsyncGenerator[tuple[str, str]]:
+async def events(client: httpx.AsyncClient, page: str) -> AsyncGenerator[tuple[str, Any]]:
     async with client.stream("GET", "/live", params={"page": page}) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         name = ""
@@ -73,10 +76,39 @@ async def test_a_database_that_fails_is_told_to_watchers_and_looked_at_again(out
         stream = events(client, "/keys")
         assert (await anext(stream))[0] == "live"
         await outbox.backend.run("ALTER TABLE outbox RENAME TO away")
-        name, text = await anext(stream)
-        assert (name, "Not updated" in text) == ("trouble", True)
+        name, said = await anext(stream)
+        assert (name, said["text"]) == ("trouble", "A table or a column is missing")
+        assert "does not exist" in said["detail"]
+        # A browser that comes now is told too, although nothing new is sent.
+        second = events(client, "/keys")
+        assert await anext(second) == (name, said)
+        await second.aclose()
         await outbox.backend.run("ALTER TABLE away RENAME TO outbox")
         assert (await anext(stream))[0] == "live"
+
+
+async def test_a_database_that_is_silent_is_told_to_watchers_and_on_pages(
+    outbox: ConsoleOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faststream_outbox.console.answers._ANSWER_SECONDS", 1.0)
+    url = outbox.backend.engine.url.render_as_string(hide_password=False)
+    async with proxying(url) as proxy:
+        engine = create_async_engine(proxy.url(url), pool_size=1, max_overflow=0)
+        operations = OutboxOperations(engine, outbox_table=outbox.backend.outbox_table)
+        async with serving(make_console(operations)) as client:
+            stream = events(client, "/keys")
+            assert (await anext(stream))[0] == "live"
+            proxy.freeze()
+            name, said = await anext(stream)
+            assert (name, said["text"]) == ("trouble", "The database did not answer")
+            # The first waits for the only connection too.
+            for _ in range(2):
+                page = await client.get("/keys")
+                assert (page.status_code, "The database did not answer" in page.text) == (503, True)
+            proxy.thaw()
+            assert (await anext(stream))[0] == "live"
+            await stream.aclose()
+        await engine.dispose()
 
 
 class Watcher:
@@ -138,6 +170,6 @@ async def test_rights_that_were_taken_away_end_with_the_stream(
     console = make_console(outbox.operations, access=lambda _request: Access("ann") if allowed[0] else None)
     async with serving(console) as client:
         monkeypatch.setattr("faststream_outbox.console.live._STREAM_SECONDS", 0)
-        assert [each async for each in events(client, "/")] == []
+        assert [each async for each in events(client, "/")] == [("again", "")]
         allowed[0] = False
         assert (await client.get("/live", params={"page": "/"})).status_code == 403

@@ -6,9 +6,10 @@ import platform
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from faststream_outbox import OutboxBroker
-from faststream_outbox.console import make_console
+from faststream_outbox.console import Access, make_console
 from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.storage import NewRow
 from tests.console.outbox import Client, ConsoleOutbox, words
@@ -264,7 +265,7 @@ async def test_without_the_tables_of_operators_pages_say_which_one_to_create(out
         pytest.param("/nothing", 404, "There is no page", id="no page"),
         pytest.param("/messages/7", 404, "it was handled, discarded or dead-lettered", id="no message"),
         pytest.param("/messages/seven", 404, "ids are numbers", id="no number"),
-        pytest.param("/messages/99999999999999999999", 404, "There is no message", id="a number too large"),
+        pytest.param("/messages/99999999999999999999", 404, "is no id", id="a number too large"),
         pytest.param("/dead-letters/7", 404, "it was replayed or purged", id="no dead letter"),
         pytest.param("/queue", 400, "No queue is named", id="no queue"),
         pytest.param("/queue?name=q&state=odd", 400, "state is one of", id="no state"),
@@ -274,7 +275,7 @@ async def test_without_the_tables_of_operators_pages_say_which_one_to_create(out
         pytest.param("/dead-letters/rows?reason=odd", 400, "reason is one of", id="no reason"),
         pytest.param("/audit?after=odd", 400, "no place in the audit", id="no place in the audit"),
         pytest.param(f"/audit?after={'9' * 30}", 400, "no place in the audit", id="a place too large"),
-        pytest.param(f"/audit/{'9' * 30}", 404, "There is no act", id="an act too large"),
+        pytest.param(f"/audit/{'9' * 30}", 404, "is no id", id="an act too large"),
         pytest.param(f"/search?q={'9' * 5000}", 400, "the column holds 255", id="a search too long"),
         pytest.param("/search?q=%00", 400, "NUL", id="a search for a NUL"),
         pytest.param("/key?queue=q&key=%00", 400, "NUL", id="a key with a NUL"),
@@ -300,11 +301,53 @@ async def test_who_is_known_keeps_the_menu_on_the_page_of_an_error(outbox: Conso
 
 
 async def test_a_database_that_does_not_answer_is_a_page_too(outbox: ConsoleOutbox) -> None:
-    await outbox.backend.run("DROP TABLE outbox CASCADE")
-    async with outbox.client() as client:
+    gone = OutboxOperations(
+        create_async_engine("postgresql+asyncpg://127.0.0.1:9/nowhere"), outbox_table=outbox.backend.outbox_table
+    )
+    async with outbox.client(make_console(gone)) as client:
         assert "The database did not answer" in await client.text("/keys?state=parked", 503)
         page = (await client.get("/keys?state=parked")).text
         assert '<a class="button" href="/keys?state=parked">Try again</a>' in page
+
+
+async def test_a_missing_table_is_named(outbox: ConsoleOutbox) -> None:
+    await outbox.backend.run("DROP TABLE outbox CASCADE")
+    async with outbox.client() as client:
+        text = await client.text("/keys?state=parked", 503)
+        assert "A table or a column is missing" in text
+        assert 'relation "outbox" does not exist' in text
+
+
+@pytest.mark.parametrize("number", ["0", "-9", "9223372036854775808", "9" * 5_000, "x", "\uff11"])
+@pytest.mark.parametrize("page", ["/messages/", "/dead-letters/", "/audit/"])
+async def test_an_id_that_no_row_can_have_is_not_found(outbox: ConsoleOutbox, page: str, number: str) -> None:
+    async with outbox.client() as client:
+        text = await client.text(f"{page}{number}", 404)
+        assert "is no id: ids are numbers, from 1." in text
+
+
+async def test_a_name_that_no_column_takes_is_refused(outbox: ConsoleOutbox) -> None:
+    async with outbox.client() as client:
+        assert "This cannot be done" in await client.text("/queue?name=%00", 400)
+
+
+async def test_a_hook_that_raises_is_a_page_and_a_log_record(
+    outbox: ConsoleOutbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    await outbox.fill()
+
+    def fail(_: object) -> Access:
+        raise ZeroDivisionError("secret")
+
+    for console in (outbox.app(redact=fail), outbox.app(access=fail)):
+        caplog.clear()
+        async with outbox.client(console) as client:
+            answer = await client.get("/queue?name=orders")
+        assert answer.status_code == 500
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "This page failed" in answer.text
+        assert "secret" not in answer.text
+        assert "ZeroDivisionError: secret" in caplog.text
 
 
 async def test_names_with_any_characters_lead_to_their_pages(outbox: ConsoleOutbox) -> None:

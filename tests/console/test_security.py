@@ -145,6 +145,9 @@ async def test_without_a_hook_only_this_machine_gets_an_answer(outbox: ConsoleOu
         assert response.status_code == 403
     async with _client(outbox, "localhost") as here:
         assert (await here.get("/")).status_code == 200
+        for header in ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"):
+            refused = await here.get("/", headers={header: "203.0.113.9"})
+            assert (refused.status_code, "came through a proxy" in refused.text) == (403, True)
 
 
 async def test_a_hook_decides_who_gets_in(outbox: ConsoleOutbox) -> None:

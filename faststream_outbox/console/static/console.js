@@ -4,12 +4,15 @@
 (() => {
   const part = document.getElementById("live");
   const mark = document.querySelector(".live-mark");
-  const say = (state, text) => {
-    if (mark) { mark.dataset.state = state; mark.textContent = text; }
+  const say = (state, text, detail = "") => {
+    if (mark) { mark.dataset.state = state; mark.textContent = text; mark.title = detail; }
   };
 
-  // Rows that somebody is choosing stay where they are: no update while a box is ticked or a field is in use.
+  // Rows that somebody is choosing stay where they are: no update while a box is ticked, a field is in use or text is
+  // selected.
   const isInUse = () => {
+    const selected = window.getSelection();
+    if (selected && !selected.isCollapsed && part.contains(selected.anchorNode)) return true;
     if (part.querySelector("input:checked, details[open]")) return true;
     const active = document.activeElement;
     return part.contains(active) && active.matches("input:not([type=checkbox]), select, textarea");
@@ -24,12 +27,20 @@
     return null;
   };
 
+  // What scrolls by itself, and has the focus while it is scrolled by keys.
+  const regions = () => [...part.querySelectorAll(".scroll, pre")];
+
   const replace = (html) => {
     const focused = selectorOf(document.activeElement);
-    const scrolled = [...part.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+    const before = regions().map((each) => [each.scrollLeft, each.scrollTop, each === document.activeElement]);
     const parsed = new DOMParser().parseFromString(html, "text/html");
     part.replaceChildren(...parsed.body.childNodes);
-    part.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
+    regions().forEach((each, at) => {
+      const [left, top, hadFocus] = before[at] || [0, 0, false];
+      each.scrollLeft = left;
+      each.scrollTop = top;
+      if (hadFocus) each.focus({ preventScroll: true });
+    });
     if (focused) part.querySelector(focused)?.focus({ preventScroll: true });
     prepare(part);
   };
@@ -44,28 +55,56 @@
     });
   };
 
-  const watch = () => {
-    const stream = new EventSource(part.dataset.live);
-    stream.addEventListener("open", () => say("live", "Live"));
-    stream.addEventListener("error", () => say("trouble", "Connection lost, trying again"));
-    stream.addEventListener("trouble", (event) => say("trouble", JSON.parse(event.data)));
-    stream.addEventListener("live", (event) => {
+  // The stream of the page: open while the page is seen, and opened again whenever it ends.
+  let stream = null, nextTry = 0, worry = 0, failures = 0;
+  const LOST_MS = 5000, SILENT_MS = 40000;
+  const heard = () => {
+    failures = 0;
+    clearTimeout(worry);
+    worry = setTimeout(() => say("trouble", "No news from the server"), SILENT_MS);
+  };
+  const close = () => {
+    clearTimeout(worry);
+    clearTimeout(nextTry);
+    stream?.close();
+    stream = null;
+  };
+  const open = () => {
+    close();
+    const mine = stream = new EventSource(part.dataset.live);
+    mine.addEventListener("open", () => { heard(); say("live", "Live"); });
+    mine.addEventListener("alive", heard);
+    // The server ends a stream from time to time, and checks the rights anew.
+    mine.addEventListener("again", open);
+    mine.addEventListener("error", () => {
+      failures += 1;
+      clearTimeout(worry);
+      // A short gap is not worth a word.
+      const text = failures < 6 ? "Connection lost, trying again" : "Connection lost: reload the page";
+      worry = setTimeout(() => say("trouble", text), failures < 2 ? LOST_MS : 0);
+      // The browser tries again by itself, but not after an answer that is no stream, as a proxy gives it.
+      if (mine.readyState === EventSource.CLOSED) nextTry = setTimeout(open, LOST_MS);
+    });
+    mine.addEventListener("trouble", (event) => {
+      heard();
+      const { text, detail } = JSON.parse(event.data);
+      say("trouble", text, detail);
+    });
+    mine.addEventListener("live", (event) => {
+      heard();
       if (isInUse()) { say("held", "Held while you choose"); return; }
       replace(JSON.parse(event.data));
       say("live", "Live");
       // An act that has ended does not change any more.
-      if (part.querySelector("[data-ended]")) { stream.close(); delete mark.dataset.state; }
+      if (part.querySelector("[data-ended]")) { close(); delete mark.dataset.state; }
     });
-    return stream;
   };
 
   if (part && part.dataset.live && window.EventSource && !part.querySelector("[data-ended]")) {
     // A page in the background costs nothing.
-    let stream = document.hidden ? null : watch();
-    document.addEventListener("visibilitychange", () => {
-      if (document.hidden) { stream?.close(); stream = null; } else if (!stream) { stream = watch(); }
-    });
-    window.addEventListener("pagehide", () => { stream?.close(); stream = null; });
+    if (!document.hidden) open();
+    document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!stream) open(); });
+    window.addEventListener("pagehide", close);
   }
   prepare(document);
 

@@ -2,6 +2,8 @@
 
 import pytest
 from playwright.async_api import Browser, expect
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from faststream_outbox.console.access import TokenAccess
 from faststream_outbox.storage import NewRow
@@ -98,6 +100,50 @@ async def test_a_focused_link_keeps_its_focus_when_the_page_changes(viewer: View
     await outbox.backend.insert(NewRow("surprises", b"1"))
     await expect(page.get_by_role("link", name="surprises", exact=True)).to_be_visible()
     await expect(link).to_be_focused()
+
+
+async def test_text_that_is_selected_stays(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open()
+    link = page.get_by_role("link", name="orders", exact=True)
+    await link.select_text()
+    await outbox.backend.insert(NewRow("surprises", b"1"))
+    await expect(page.get_by_role("status")).to_have_text("Held while you choose")
+    assert await page.evaluate("getSelection().toString()") == "orders"
+    await page.evaluate("getSelection().removeAllRanges()")
+    await expect(page.get_by_role("link", name="surprises", exact=True)).to_be_visible()
+
+
+async def test_a_page_is_live_again_after_its_proxy_had_no_application(browser: Browser, outbox: ConsoleOutbox) -> None:
+    console, away = outbox.app(), [False]
+
+    async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = PlainTextResponse("Bad Gateway", 502) if away[0] and scope["path"] == "/live" else console
+        await answer(scope, receive, send)
+
+    async with serving(proxy) as client:
+        page = await Viewer(browser, str(client.base_url)).open()
+        mark = page.get_by_role("status")
+        await expect(mark).to_have_text("Live")
+        away[0] = True
+        # As a page that comes back from the background opens its stream anew.
+        await page.evaluate(
+            "dispatchEvent(new Event('pagehide')); document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        await expect(mark).to_have_text("Connection lost, trying again")
+        away[0] = False
+        await expect(mark).to_have_text("Live")
+
+
+async def test_the_planned_end_of_a_stream_is_not_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faststream_outbox.console.live._STREAM_SECONDS", 0)
+    page = await viewer.open()
+    await page.evaluate(
+        "window.said = []; new MutationObserver(() => said.push(document.querySelector('.live-mark').textContent))"
+        ".observe(document.querySelector('.live-mark'), {childList: true})"
+    )
+    await expect(page.get_by_role("status")).to_have_text("Live")
+    await page.wait_for_function("said.length > 3")
+    assert set(await page.evaluate("said")) == {"Live"}
 
 
 async def test_a_body_that_is_a_script_does_not_run(viewer: Viewer, outbox: ConsoleOutbox) -> None:
