@@ -194,10 +194,10 @@ class _Nats(_Dialect):
         client = getattr(broker, "_connection", None)
         if cmd.stream or not isinstance(client, Client):
             return await send(cmd)
-        check = nats_permissions(client)
-        async with nats_flushed(client):
-            answer = await send(cmd)
-        check(cmd.destination)
+        with nats_permissions(client, [cmd.destination]) as check:
+            async with nats_flushed(client):
+                answer = await send(cmd)
+            check(cmd.destination)
         return answer
 
 

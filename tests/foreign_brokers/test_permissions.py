@@ -11,14 +11,15 @@ from tests.servers.plugin import Servers
 from tests.waiting import until_empty
 
 
+@pytest.mark.parametrize("subject", ["forbidden.answers", 'forbidden."answers"', "forbidden.\u200b"], ids=ascii)
 async def test_an_answer_to_a_forbidden_subject_is_an_error(
-    postgres: PostgresBackend, servers: Servers, request: pytest.FixtureRequest
+    postgres: PostgresBackend, servers: Servers, request: pytest.FixtureRequest, subject: str
 ) -> None:
     """Core NATS drops the message and answers the flush."""
     server = await servers.up(NatsWithAccount, request)
     broker, nats = broker_on(postgres), NatsBroker(server.url_of("relay"), logger=None)
 
-    @nats.publisher("forbidden.answers")
+    @nats.publisher(subject)
     @broker.subscriber("q", retry_strategy=NoRetry())
     async def answer(body: int) -> int:
         return body
@@ -29,4 +30,4 @@ async def test_an_answer_to_a_forbidden_subject_is_an_error(
             await broker.publish(1, queue="q", session=session)
         await until_empty(postgres)
     [dead] = await postgres.dead_letters()
-    assert "NATS does not allow this user to publish to 'forbidden.answers'" in str(dead.last_exception)
+    assert f"NATS does not allow this user to publish to {subject!r}" in str(dead.last_exception)

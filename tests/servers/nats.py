@@ -32,7 +32,7 @@ class Nats(Server):
 
 
 class NatsWithAccount(Nats):
-    """A NATS whose streams have little space; the user `relay` may not publish to `forbidden.>`."""
+    """A NATS whose streams have little space; its user `relay` may not publish to `forbidden.>`, nor to `mapped`."""
 
     #: The bytes that all streams together may have.
     space = 200_000
@@ -49,7 +49,13 @@ class NatsWithAccount(Nats):
             "host": "127.0.0.1",
             "port": self.port,
             "jetstream": {"store_dir": str(self.directory / "data")},
-            "accounts": {"shop": {"jetstream": {"max_store": self.space}, "users": users}},
+            "accounts": {
+                "shop": {
+                    "jetstream": {"max_store": self.space},
+                    "users": users,
+                    "mappings": {"mapped": "forbidden.mapped"},
+                }
+            },
         }
         (self.directory / "nats.conf").write_text(json.dumps(settings))
         return Process(_program() or "nats-server", "-c", "nats.conf", log=self.log, cwd=self.directory)

@@ -15,7 +15,13 @@ from nats.errors import BadSubjectError, Error, MaxPayloadError, NoRespondersErr
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID
-from faststream_outbox.publisher.nats_answers import NatsForbiddenError, nats_answer, nats_flushed, nats_permissions
+from faststream_outbox.publisher.nats_answers import (
+    NatsDroppedError,
+    NatsForbiddenError,
+    nats_answer,
+    nats_flushed,
+    nats_permissions,
+)
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import (
     DestinationCheck,
@@ -48,6 +54,7 @@ class NatsTarget(OneByOneTarget):
 
     broker: NatsBroker
     refusals = (MaxPayloadError, BadSubjectError, NatsForbiddenError)
+    unaccepted = (NatsDroppedError,)
     outages = (Error, OSError)
     # The server that the client is or was connected to.
     _server: Any = None
@@ -138,21 +145,25 @@ class NatsTarget(OneByOneTarget):
         connection, size = self.connection, sum(message.size for message in messages)
         try:
             async with self.window(_CORE).room(size, self.confirm_timeout), asyncio.timeout(self.seconds_for(size)):
-                check = nats_permissions(self._connected_client)
-                async with self._flushed(size):
-                    errors = [await self._try(self._publish(message), message.destination) for message in messages]
+                with nats_permissions(self._connected_client, map(_subject, messages)) as check:
+                    async with self._flushed(size):
+                        errors = [await self._try(self._publish(message), message.destination) for message in messages]
+                    return [error or self._dropped(each, check) for each, error in zip(messages, errors, strict=True)]
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return [self._unless_lost(connection, self.translate(error))] * len(messages)
-        return [error or self._forbidden(message, check) for message, error in zip(messages, errors, strict=True)]
 
     async def send(self, message: Outgoing) -> None:
         """Publish a message and wait for the stream's answer, or on core NATS until the server has it."""
-        check = partial(nats_permissions(self._connected_client), _subject(message))
-        if message.destination.startswith(_CORE):
-            async with self._flushed(message.size):
-                await self._publish(message)
-            check()
-            return
+        subject = _subject(message)
+        with nats_permissions(self._connected_client, [subject]) as check:
+            if message.destination.startswith(_CORE):
+                async with self._flushed(message.size):
+                    await self._publish(message)
+                check(subject)
+            else:
+                await self._send_to_stream(message, partial(check, subject))
+
+    async def _send_to_stream(self, message: Outgoing, check: Callable[[], None]) -> None:
         command = self._command(message, _ANSWER_SHARE * self.seconds_for(message.size))
         try:
             publishing = self.broker.config.broker_config.js_producer.publish(command)
@@ -165,10 +176,10 @@ class NatsTarget(OneByOneTarget):
                 raise refusal from error
             raise
 
-    def _forbidden(self, message: Outgoing, check: Callable[[str], None]) -> Exception | None:
+    def _dropped(self, message: Outgoing, check: Callable[[str], None]) -> Exception | None:
         try:
             check(_subject(message))
-        except NatsForbiddenError as error:
+        except (NatsForbiddenError, NatsDroppedError) as error:
             return self.translate(error)
         return None
 

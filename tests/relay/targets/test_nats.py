@@ -7,7 +7,7 @@ import nats
 import pytest
 from faststream.nats import NatsBroker
 
-from faststream_outbox.relay import Relay
+from faststream_outbox.relay import Relay, by_header
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.servers.nats import NatsWithAccount
@@ -55,6 +55,61 @@ async def test_what_nats_does_not_allow_is_refused_and_not_lost(
     assert "does not allow this user to publish" in str(dead[0].last_exception)
     assert (await admin.jetstream().stream_info("orders")).state.messages == 12
     assert records.named("relay_paused") == records.named("destination_paused") == []
+
+
+# The server writes these in its report as Go quotes a text, and the client puts that in lower case.
+QUOTED_SUBJECTS = [
+    'forbidden."x"',
+    'forbidden."',
+    "forbidden.'",
+    "forbidden.back\\slash",
+    "forbidden.\\u00e9",
+    "forbidden.\u00a0",
+    "forbidden.\u200bB",
+    "forbidden.\u0391\u03a3\u200bX",
+    "forbidden.\U000e0001",
+    "forbidden.\x01",
+    "forbidden.\x07\x08\x0b\x0c",
+    "forbidden.\x7f",
+    "forbidden.\u0130\u00c9\u1e9e",
+    "forbidden." + "\x01" * 3_800,
+]
+
+
+async def test_a_forbidden_subject_that_the_server_quotes_is_refused(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any
+) -> None:
+    await admin.jetstream().add_stream(name="secrets", subjects=["forbidden.>"])
+    broker = broker_on(postgres)
+    destinations = [*QUOTED_SUBJECTS, *(f"core:{subject}" for subject in QUOTED_SUBJECTS)]
+    async with postgres.transaction() as session:
+        for number, to in enumerate(destinations):
+            for key in (f"k{number}", None):
+                await broker.publish(b"%d" % number, queue="q", key=key, headers={"to": to}, session=session)
+    async with Relay(broker, to=NatsBroker(server.url_of("relay"), logger=None), routes={"q": by_header("to")}):
+        await until_empty(postgres)
+    dead = await postgres.dead_letters()
+    assert sorted(int(row.payload) for row in dead) == sorted([*range(len(destinations))] * 2)
+    assert {row.failure_reason for row in dead} == {"rejected"}
+
+
+async def test_a_message_that_the_server_reports_under_another_subject_waits(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any
+) -> None:
+    """A mapping of the account leads to a subject that the user may not publish to."""
+    await admin.jetstream().add_stream(name="orders", subjects=["orders"])
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        for key in ("a", None):
+            await broker.publish(b"1", queue="mapped", key=key, session=session)
+            await broker.publish(b"1", queue="allowed", key=key, session=session)
+    routes = {"mapped": "core:mapped", "allowed": "orders"}
+    async with Relay(broker, to=NatsBroker(server.url_of("relay"), logger=None), routes=routes) as relay:
+        await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["mapped"] * 2)
+        await until(lambda: "core:mapped" in relay.paused_destinations)
+        assert "NATS has dropped a message" in str(relay.paused_destinations["core:mapped"])
+    assert len(await postgres.rows()) == 2
+    assert await postgres.dead_letters() == []
 
 
 async def test_rows_wait_while_the_account_is_full(
