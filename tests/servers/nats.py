@@ -32,7 +32,10 @@ class Nats(Server):
 
 
 class NatsWithAccount(Nats):
-    """A NATS whose streams have little space; its user `relay` may not publish to `forbidden.>`, nor to `mapped`."""
+    """A NATS whose streams have little space, with users of few rights.
+
+    `relay` may not publish to `forbidden.>`, nor to `mapped`; `narrow` only to `shop.>`; `deaf` receives no answers.
+    """
 
     #: The bytes that all streams together may have.
     space = 200_000
@@ -44,6 +47,12 @@ class NatsWithAccount(Nats):
         users = [
             {"user": "admin", "password": "admin"},
             {"user": "relay", "password": "relay", "permissions": {"publish": {"deny": ["forbidden.>"]}}},
+            {
+                "user": "narrow",
+                "password": "narrow",
+                "permissions": {"publish": ["shop.>"], "subscribe": ["_INBOX.>"]},
+            },
+            {"user": "deaf", "password": "deaf", "permissions": {"publish": [">"], "subscribe": ["shop.>"]}},
         ]
         settings = {
             "host": "127.0.0.1",

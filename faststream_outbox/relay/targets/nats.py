@@ -43,10 +43,14 @@ _ACCOUNT_FULL: Final = 10002
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The bytes around the headers.
 _HEADERS_FRAME: Final = len("NATS/1.0\r\n\r\n")
-# The part of the time for a confirmation that a stream has; in the rest it is asked whether there is one.
+# The parts of the time for a confirmation that a stream has, and the question after it whether there is one.
 _ANSWER_SHARE: Final = 0.8
+_QUESTION_SHARE: Final = 0.15
 # A server closes the connection on a line over 4,096 bytes, which holds more than the subject.
 _MAX_SUBJECT_BYTES: Final = 3_900
+
+# What a user needs who may not ask which stream has a subject.
+_GRANT: Final = "Let the user publish to '$JS.API.STREAM.NAMES', or make sure that the stream exists."
 
 
 class NatsTarget(OneByOneTarget):
@@ -85,13 +89,21 @@ class NatsTarget(OneByOneTarget):
             how = f"nats stream add {name} --subjects {destination}"
             wrong = f"no JetStream stream has the subject {destination!r}: create one, for instance by {how}; or route"
             return DestinationCheck(f"{wrong} to 'core:{destination}', which confirms nothing", found=False)
+        except NatsForbiddenError as error:
+            return DestinationCheck(f"{destination!r} cannot be checked: {error} {_GRANT}".rstrip("."), found=False)
         except (ServiceUnavailableError, NoRespondersError, TimeoutError) as error:
             return DestinationCheck(f"JetStream is not available for {destination!r}: {error_text(error)}", found=False)
         return DestinationCheck(f"stream {stream!r} has the subject {destination!r}")
 
     async def _find_stream(self, subject: str) -> str:
+        """Return the name of the stream that has a subject; raise `NatsForbiddenError` if the user may not ask."""
+        client = self._connected_client
         streams = self.broker.config.broker_config.connection_state.stream
-        return await streams.find_stream_name_by_subject(subject)
+        question = f"{streams._prefix}.STREAM.NAMES"  # noqa: SLF001 - the client has no public name for it
+        with nats_permissions(client, [question]) as check:
+            asking = streams.find_stream_name_by_subject(subject)
+            found = await nats_answer(client, asking, client.stats["reconnects"], check=partial(check, question))
+        return str(found)
 
     async def alive(self) -> bool:
         """Exchange a ping with the server; replace a client that has given up, even the application's."""
@@ -189,11 +201,18 @@ class NatsTarget(OneByOneTarget):
     async def _no_stream(self, subject: str) -> Exception:
         """Return why no stream answered: none has the subject, or JetStream is not available."""
         try:
-            stream = await self._find_stream(subject)
+            async with asyncio.timeout(_QUESTION_SHARE * self.confirm_timeout):
+                stream = await self._find_stream(subject)
         except NotFoundError:
             return RefusedError(
                 f"No JetStream stream has the subject {subject!r}: create one, or route to 'core:{subject}'."
             )
+        except NatsForbiddenError as error:
+            unknown = f"No JetStream stream confirms {subject!r}, and the relay cannot ask whether there is one"
+            return NotAcceptedError(f"{unknown}. {error} {_GRANT}")
+        except TimeoutError:
+            unknown = f"Neither a JetStream stream of {subject!r} nor JetStream itself answers"
+            return NotAcceptedError(f"{unknown}. Is the user allowed to subscribe to '_INBOX.>', where answers go?")
         return NotAcceptedError(f"Stream {stream!r} does not answer.")
 
     def translate(self, error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""A NATS whose account is full, and subjects that a user may not publish to."""
+"""A NATS whose account is full, and users with few rights."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from faststream.nats import NatsBroker
 
 from faststream_outbox.relay import Relay, by_header
+from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
 from tests.broker.brokers import Records, broker_on
 from tests.servers.nats import NatsWithAccount
@@ -109,6 +110,42 @@ async def test_a_message_that_the_server_reports_under_another_subject_waits(
         await until(lambda: "core:mapped" in relay.paused_destinations)
         assert "NATS has dropped a message" in str(relay.paused_destinations["core:mapped"])
     assert len(await postgres.rows()) == 2
+    assert await postgres.dead_letters() == []
+
+
+async def test_a_user_that_may_only_publish_to_its_subjects_reads_what_to_grant(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any
+) -> None:
+    """It cannot be known whether there is a stream, so the rows wait."""
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        for key in ("a", None):
+            await broker.publish(b"1", queue="q", key=key, session=session)
+    async with Relay(broker, to=NatsBroker(server.url_of("narrow"), logger=None), routes={"q": "shop.none"}) as relay:
+        await until(lambda: "shop.none" in relay.paused_destinations)
+        reason = str(relay.pause_reason)
+        assert "No JetStream stream confirms 'shop.none'" in reason
+        assert "Let the user publish to '$JS.API.STREAM.NAMES'" in reason
+        [check] = await relay.check_destinations()
+        assert not check.found
+        assert "'shop.none' cannot be checked" in check.text
+        assert "Let the user publish to '$JS.API.STREAM.NAMES'" in check.text
+        await admin.jetstream().add_stream(name="orders", subjects=["shop.none"])
+        await until_empty(postgres)
+    assert await postgres.dead_letters() == []
+
+
+async def test_a_user_that_receives_no_answers_reads_what_to_grant(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Target, "confirm_timeout", 4.0)
+    await admin.jetstream().add_stream(name="orders", subjects=["orders"])
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        await broker.publish(b"1", queue="q", session=session)
+    async with Relay(broker, to=NatsBroker(server.url_of("deaf"), logger=None), routes={"q": "orders"}) as relay:
+        await until(lambda: "orders" in relay.paused_destinations)
+        assert "Is the user allowed to subscribe to '_INBOX.>'" in str(relay.pause_reason)
     assert await postgres.dead_letters() == []
 
 
