@@ -9,15 +9,20 @@ from faststream.response import PublishCommand
 
 from faststream_outbox._faststream import HandlerCallWrapper, PublisherUsecase
 from faststream_outbox.configs import OutboxBrokerConfig
-from faststream_outbox.envelope import MESSAGE_ID, OUTBOX_ID, inherited_correlation_id, relay_headers, text_headers
+from faststream_outbox.envelope import (
+    MESSAGE_ID,
+    OUTBOX_ID,
+    OUTBOX_KEY,
+    inherited_correlation_id,
+    relay_headers,
+    text_headers,
+)
 from faststream_outbox.publisher.nats_answers import nats_flushed, nats_permissions
+from faststream_outbox.publisher.nats_headers import NATS_MESSAGE_ID, check_key
 from faststream_outbox.publisher.usecase import OutboxPublisher
 from faststream_outbox.storage import OutboxRow
 
 Send = Callable[[Any], Awaitable[Any]]
-
-# JetStream drops a second message with the same value of this header.
-NATS_MESSAGE_ID: Final = "Nats-Msg-Id"
 
 
 def foreign_publishers(handlers: Iterable[HandlerCallWrapper[..., Any]]) -> Iterator[PublisherUsecase]:
@@ -182,6 +187,7 @@ class _Nats(_Dialect):
 
     def identity(self, cmd: Any, own: dict[str, str]) -> dict[str, str]:
         """Add the id by which a stream drops duplicates; with the subject, as several publishers may share a stream."""
+        check_key(own.get(OUTBOX_KEY))
         named = super().identity(cmd, own)
         if own and cmd.stream:
             named = {NATS_MESSAGE_ID: f"{own[OUTBOX_ID]}/{cmd.destination}", **named}

@@ -1,4 +1,4 @@
-"""An answer that NATS does not allow its user to publish is not lost."""
+"""An answer that NATS drops or changes is an error."""
 
 import pytest
 from faststream.nats import NatsBroker
@@ -31,3 +31,25 @@ async def test_an_answer_to_a_forbidden_subject_is_an_error(
         await until_empty(postgres)
     [dead] = await postgres.dead_letters()
     assert f"NATS does not allow this user to publish to {subject!r}" in str(dead.last_exception)
+
+
+async def test_an_answer_whose_key_would_arrive_as_another_one_is_an_error(
+    postgres: PostgresBackend, servers: Servers, request: pytest.FixtureRequest
+) -> None:
+    server = await servers.up(NatsWithAccount, request)
+    broker, nats = broker_on(postgres), NatsBroker(server.url_of("relay"), logger=None)
+
+    @nats.publisher("answers")
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    async def answer(body: int) -> int:
+        return body
+
+    async with nats, started(broker):
+        await nats.start()
+        async with postgres.transaction() as session:
+            await broker.publish(1, queue="q", key="a", session=session)
+            await broker.publish(2, queue="q", key=" a", session=session)
+        await until_empty(postgres)
+    [dead] = await postgres.dead_letters()
+    assert dead.entity_key == " a"
+    assert "would arrive changed in the header outbox_key" in str(dead.last_exception)

@@ -14,7 +14,6 @@ from faststream.response.publish_type import PublishType
 from nats.errors import BadSubjectError, Error, MaxPayloadError, NoRespondersError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
-from faststream_outbox.publisher.foreign import NATS_MESSAGE_ID
 from faststream_outbox.publisher.nats_answers import (
     NatsDroppedError,
     NatsForbiddenError,
@@ -22,6 +21,7 @@ from faststream_outbox.publisher.nats_answers import (
     nats_flushed,
     nats_permissions,
 )
+from faststream_outbox.publisher.nats_headers import NATS_MESSAGE_ID, check_key
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import (
     DestinationCheck,
@@ -224,6 +224,10 @@ class NatsTarget(OneByOneTarget):
 
     def _command(self, message: Outgoing, timeout: float = 0.0) -> NatsPublishCommand:
         """Make a command; raise for one on which the server would close the connection, and fail other messages."""
+        try:
+            check_key(message.key)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
         headers = {"content-type": ""}
         headers |= {name: value for name, value in message.headers.items() if not _steers(name)}
         headers[NATS_MESSAGE_ID] = message.message_id

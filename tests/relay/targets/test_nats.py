@@ -149,6 +149,28 @@ async def test_a_user_that_receives_no_answers_reads_what_to_grant(
     assert await postgres.dead_letters() == []
 
 
+async def test_a_key_that_would_arrive_as_another_one_is_refused(
+    postgres: PostgresBackend, server: NatsWithAccount, admin: Any
+) -> None:
+    """NATS would make one key of all of them, and a consumer that compares sequence numbers would skip rows."""
+    jetstream = admin.jetstream()
+    await jetstream.add_stream(name="orders", subjects=["orders"])
+    broker = broker_on(postgres)
+    keys = ["a b", " a b", "a b\u2003", "a\nb", "a\rb", "a b\n"]
+    async with postgres.transaction() as session:
+        for key in keys:
+            await broker.publish(b"core", queue="core", key=key, session=session)
+            await broker.publish(b"stream", queue="stream", key=key, session=session)
+    routes = {"core": "core:prices", "stream": "orders"}
+    async with Relay(broker, to=NatsBroker(server.url_of("relay"), logger=None), routes=routes):
+        await until_empty(postgres)
+    dead = await postgres.dead_letters()
+    assert sorted(str(row.entity_key) for row in dead) == sorted(keys[1:] * 2)
+    assert "would arrive changed in the header outbox_key" in str(dead[0].last_exception)
+    assert (await jetstream.get_last_msg("orders", "orders")).headers["outbox_key"] == "a b"
+    assert (await jetstream.stream_info("orders")).state.messages == 1
+
+
 async def test_rows_wait_while_the_account_is_full(
     postgres: PostgresBackend, server: NatsWithAccount, admin: Any
 ) -> None:
