@@ -101,8 +101,7 @@ class Forwarder:
                     for (row, _), error in zip(part, errors, strict=True)
                     if not isinstance(error, OutageError)
                 ]
-                if None in errors:
-                    self.destinations.end(destination)
+                self._note_confirmed(errors, destination)
                 outage = next((error for error in errors if isinstance(error, OutageError)), None)
                 if outage is None:
                     continue
@@ -143,8 +142,7 @@ class Forwarder:
                     confirmed = sum(1 for _ in takewhile(lambda each: each is None, errors))
                     done += [(row, _SENT) for row in left[:confirmed]]
                     left = left[confirmed:]
-                    if confirmed:
-                        self.destinations.end(destination)
+                    self._note_confirmed(errors, destination)
                     error = errors[confirmed] if confirmed < len(errors) else error
                 if isinstance(error, OutageError):
                     if await self._wait(error, left[:1], destination, call, behind=left[1:], keep=not done):
@@ -161,6 +159,13 @@ class Forwarder:
         finally:
             self.destinations.leave(call)
         return done
+
+    def _note_confirmed(self, errors: Sequence[Exception | None], destination: str) -> None:
+        """Note that a destination has accepted something, and that the broker has, if it accepted all."""
+        if None in errors:
+            self.destinations.end(destination)
+            if not any(isinstance(error, OutageError) for error in errors):
+                self.outage.confirm()
 
     def _make_first(self, rows: Sequence[OutboxRow]) -> tuple[list[Outgoing], Exception | None]:
         """Make the messages of the first rows of a key that can be sent together; return why the next one has none."""

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
-from faststream_outbox.relay.targets.base import Target
+from faststream_outbox.relay.targets.base import NothingAcceptedError, Target
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
 
@@ -20,7 +21,10 @@ _SAME_OUTAGE_SECONDS: Final = 10.0
 
 
 class Outage(Loop):
-    """Stops the claims when the broker fails, and resumes them when it answers again."""
+    """Stops the claims when the broker fails, and resumes them when it answers again.
+
+    A broker that answers but accepts nothing gets messages at each try; the pause is over when it confirms one.
+    """
 
     failure_event = "relay_failed"
     task = "Waiting for the broker"
@@ -32,6 +36,7 @@ class Outage(Loop):
         self._target = target
         self._pause = pause
         self._resume = resume
+        # Why the relay is paused, until the log has said that it is resumed.
         self.reason: Exception | None = None
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
@@ -44,7 +49,7 @@ class Outage(Loop):
 
     @property
     def ongoing(self) -> bool:
-        """Whether the broker is known to be down."""
+        """Whether the broker is known to be down, so that nothing is claimed or sent."""
         return self._begun.is_set()
 
     @property
@@ -56,13 +61,23 @@ class Outage(Loop):
         """Stop the claims, because the broker is down."""
         if self.ongoing:
             return
-        self.reason = error
+        known, self.reason = self.reason is not None, error
         self._begun.set()
         if not self._closed:
             self._over.clear()
         self._pause()
-        message = f"The broker is down; no rows are claimed until it answers again: {error}"
+        if known:
+            return
+        if isinstance(error, NothingAcceptedError):
+            message = f"The broker accepts nothing; rows wait until it does: {error}"
+        else:
+            message = f"The broker is down; no rows are claimed until it answers again: {error}"
         self._monitor.report("relay_paused", message, level=logging.WARNING, error=error)
+
+    def confirm(self) -> None:
+        """Note that the broker has confirmed messages."""
+        if not self.ongoing:
+            self._end("The broker accepts messages again.")
 
     async def wait_until_over(self) -> bool:
         """Wait until the broker answers again; return False if the relay stops before that."""
@@ -83,8 +98,15 @@ class Outage(Loop):
         return await asyncio.shield(self._asking)
 
     async def step(self) -> None:
-        """Wait for an outage, then for its end."""
-        await self._begun.wait()
+        """Wait for an outage, then until the broker answers."""
+        # Nothing may be left to be sent that a broker could confirm: others have sent it, or it was deleted.
+        quiet = None if self.reason is None else self._target.confirm_timeout + _SAME_OUTAGE_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(quiet):
+                await self._begun.wait()
+        if not self.ongoing:
+            self._end("The broker answers, and no message has failed since.")
+            return
         if time.monotonic() - self._over_at > _SAME_OUTAGE_SECONDS:
             self._wait = _FIRST_WAIT
         while True:
@@ -94,11 +116,16 @@ class Outage(Loop):
             if await answers(self._target.alive, _ANSWER_SECONDS):
                 break
         self._over_at = time.monotonic()
-        self.reason = None
         self._begun.clear()
         self._over.set()
         self._resume()
-        self._monitor.report("relay_resumed", "The broker answers again; claims are resumed.", level=logging.INFO)
+        if not isinstance(self.reason, NothingAcceptedError):
+            self._end("The broker answers again; claims are resumed.")
+
+    def _end(self, message: str) -> None:
+        if self.reason is not None:
+            self.reason = None
+            self._monitor.report("relay_resumed", message, level=logging.INFO)
 
 
 async def answers(ask: Callable[[], Awaitable[bool]], seconds: float | None) -> bool:

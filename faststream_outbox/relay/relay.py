@@ -274,8 +274,8 @@ class Relay:
 
     @property
     def down(self) -> bool:
-        """Whether the broker that rows are sent to is down, so that nothing is claimed."""
-        return self._outage is not None and self._outage.ongoing
+        """Whether the broker that rows are sent to is down, or accepts nothing at all."""
+        return self._outage is not None and self._outage.reason is not None
 
     @property
     def paused(self) -> bool:

@@ -1,6 +1,7 @@
 """A broker that answers, and takes nothing for a while: that is an outage as well, and no message is dead."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay
 from faststream_outbox.relay.targets.base import Target
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on
+from tests.broker.brokers import Records, broker_on
 from tests.relay.endpoints import Endpoint, NatsStream, RabbitQueueEndpoint, RedisList, RedisStream
 from tests.waiting import until, until_empty
 
@@ -44,6 +45,17 @@ async def redis_as_replica(endpoint: Endpoint) -> AsyncIterator[Callable[[], Awa
         yield client.slaveof
     finally:
         await client.slaveof()
+        await client.aclose()
+
+
+@asynccontextmanager
+async def redis_without_writes(endpoint: Endpoint) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    client = redis.asyncio.from_url(endpoint.running.url)
+    await client.client_pause(600_000, all=False)
+    try:
+        yield client.client_unpause
+    finally:
+        await client.client_unpause()
         await client.aclose()
 
 
@@ -94,6 +106,7 @@ ILLS: list[Any] = [
         RedisStream, lambda endpoint: redis_with(endpoint, "min-replicas-to-write", "0", "1"), id="Redis, no replicas"
     ),
     pytest.param(RedisStream, redis_as_replica, id="Redis, a replica"),
+    pytest.param(RedisStream, redis_without_writes, id="Redis, writes are paused"),
     pytest.param(RabbitQueueEndpoint, full_queue, id="RabbitMQ, a full queue"),
     pytest.param(NatsStream, full_stream, id="NATS, a full stream"),
     pytest.param(NatsStream, no_jetstream, id="NATS, no JetStream"),
@@ -118,3 +131,40 @@ async def test_nothing_is_dead_where_nothing_is_taken(postgres: PostgresBackend,
         await heal()
         await until_empty(postgres)
     assert await postgres.dead_letters() == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ill"), [each for each in ILLS if each.id.startswith("Redis")], indirect=["endpoint"]
+)
+async def test_a_pause_lasts_until_something_is_confirmed_and_shows_no_value(
+    postgres: PostgresBackend, endpoint: Endpoint, ill: Any
+) -> None:
+    """Such a Redis answers each ping: the relay tries again and again, and says once that it waits."""
+    records = Records()
+    broker = broker_on(postgres, records)
+    relay = Relay(broker, to=endpoint.broker(), routes={"q": endpoint.destination})
+    asked, ask = itertools.count(), relay._target.alive
+    tries = 0
+
+    async def count_and_ask() -> bool:
+        nonlocal tries
+        tries = next(asked)
+        return await ask()
+
+    relay._target.alive = count_and_ask  # type: ignore[method-assign] # to count
+    async with ill(endpoint) as heal, relay:
+        async with postgres.transaction() as session:
+            for key in ("a", "b", None):
+                await broker.publish(b"secret", queue="q", key=key, headers={"card": "secret"}, session=session)
+        await until(lambda: relay.paused)
+        reason = str(relay.pause_reason)
+        await until(lambda: tries >= 4)
+        assert relay.down
+        assert len(records.named("relay_paused")) == 1
+        assert records.named("relay_resumed") == []
+        await heal()
+        await until_empty(postgres)
+        await until(lambda: not relay.paused)
+    assert len(records.named("relay_paused")) == len(records.named("relay_resumed")) == 1
+    assert "secret" not in reason
+    assert "XADD" not in reason

@@ -34,6 +34,10 @@ class ConnectionLostError(OutageError):
     """The connection was lost while the message was on its way: the message may be the cause."""
 
 
+class NothingAcceptedError(OutageError):
+    """The broker accepts no message for now, although it may answer a ping: a confirmation ends this outage."""
+
+
 class NotAcceptedError(OutageError):
     """The destination accepts nothing for now, because it is full or does not confirm; others may accept."""
 

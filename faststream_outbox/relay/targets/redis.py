@@ -1,6 +1,7 @@
 """Redis: streams, lists and channels."""
 
 import asyncio
+from ast import literal_eval
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -16,6 +17,7 @@ from faststream_outbox.relay.targets.base import (
     DestinationCheck,
     HoldsLease,
     LeaseLostError,
+    NothingAcceptedError,
     OneByOneTarget,
     OutageError,
     RefusedError,
@@ -33,8 +35,6 @@ _TEMPORARY: Final = (
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
     exceptions.AskError,
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
 )
 _TEMPORARY_CODES: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 # Of so many connections of the client the relay leaves one free: to ask whether Redis answers, and to others.
@@ -165,7 +165,8 @@ class RedisTarget(OneByOneTarget):
                         break  # the messages of a key behind it must wait
                 results = iter(await pipeline.execute(raise_on_error=False) if None in refusals else ())
         except TimeoutError:
-            return [OutageError(f"Redis has answered nothing for {self.confirm_timeout:g} seconds.")] * len(messages)
+            silent = NothingAcceptedError(f"Redis has answered nothing for {self.confirm_timeout:g} seconds.")
+            return [silent] * len(messages)
         except Exception as error:  # noqa: BLE001 - the forwarder decides by the error
             return [self.translate(error)] * len(messages)
         answers = (next(results) if refusal is None else refusal for refusal in refusals)
@@ -182,17 +183,24 @@ class RedisTarget(OneByOneTarget):
     def translate(self, error: Exception) -> Exception:
         """Return the `OutageError` or `RefusedError` that an answer of Redis means."""
         self._is_replica |= isinstance(error, exceptions.ReadOnlyError)
-        temporary = isinstance(error, _TEMPORARY) or _server_text(error).startswith(_TEMPORARY_CODES)
-        if isinstance(error, exceptions.ResponseError) and not temporary:
-            return RefusedError(error_text(error))
+        if isinstance(error, exceptions.ResponseError):
+            text = _server_text(error)
+            temporary = isinstance(error, _TEMPORARY) or text.startswith(_TEMPORARY_CODES)
+            return (NothingAcceptedError if temporary else RefusedError)(f"{type(error).__name__}: {text}")
         if isinstance(error, exceptions.ConnectionError) and " connecting to " not in str(error):
             return ConnectionLostError(error_text(error))
         return super().translate(error)
 
 
 def _server_text(error: Exception) -> str:
-    """Return the text that Redis sent, without the command that the client puts before it in a pipeline."""
-    return str(error).rpartition("of pipeline caused error: ")[2].lstrip("('\"")
+    """Return the text that Redis sent, without the values of the message.
+
+    The client puts the command before it in a pipeline, and Redis adds the arguments of a command that it lacks.
+    """
+    _, in_pipeline, text = str(error).rpartition(" of pipeline caused error: ")
+    if in_pipeline:
+        text = " ".join(map(str, literal_eval(text)))
+    return text.partition(", with args beginning with:")[0]
 
 
 def _command(message: Outgoing, pipeline: Any = None) -> RedisPublishCommand:
