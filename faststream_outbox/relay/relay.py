@@ -172,6 +172,8 @@ class Relay:
         await self._broker.connect()
         self._broker._report_no_dead_letters()  # noqa: SLF001 - ours
         failure = await self._connect_target()
+        if failure is None and (risk := await self._find_risk()):
+            self._monitor.report("unsafe_broker", f"{risk}.", level=logging.WARNING)
         await self._broker._watch_queues()  # noqa: SLF001 - ours
         config, monitor = self._broker.config.broker_config, self._monitor
         pipeline = Pipeline(config.store, self._routes.queues, self._forward, options=self._options, monitor=monitor)
@@ -222,6 +224,14 @@ class Relay:
                 return failure
             raise
         return None
+
+    async def _find_risk(self) -> str:
+        """Return how the broker may lose what it confirms; "" also if it does not let the relay ask."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                return await self._target.find_risk(self._routes.known)
+        except Exception:  # noqa: BLE001 - each client raises its own errors
+            return ""
 
     def _note_silence(self, destination: str, error: OutageError) -> None:
         """Pause a destination that confirms nothing, or all of them if the broker does not answer."""
@@ -312,7 +322,8 @@ class Relay:
     async def check_destinations(self) -> list[DestinationCheck]:
         """Ask the broker for each destination that the routes name; create nothing and send nothing.
 
-        A queue whose destinations only its rows name has a sentence that says so.
+        A queue whose destinations only its rows name has a sentence that says so, and so has a broker whose settings
+        may lose what it has confirmed.
 
         Example:
             for text, found in await relay.check_destinations():
@@ -322,6 +333,8 @@ class Relay:
         try:
             await self._target.start()
             checks = [await self._check_destination(each) for each in self._routes.known]
+            if risk := await self._find_risk():
+                checks.append(DestinationCheck(risk, found=False))
         finally:
             if self._pipeline is None:
                 await within(_DISCONNECT_SECONDS, self._target.stop())

@@ -81,7 +81,7 @@ class DestinationCheck(NamedTuple):
 
     Attributes:
         text: What was found, or what to create; a sentence without its full stop.
-        found: False if messages cannot be sent there.
+        found: False if messages cannot be sent there, or may be lost there.
 
     """
 
@@ -152,6 +152,10 @@ class Target(ABC):
     async def look_up(self, destination: str) -> DestinationCheck:
         """Ask the connected broker whether it has a destination; create nothing and send nothing."""
         return DestinationCheck(f"{destination!r} is not checked: this broker cannot be asked")
+
+    async def find_risk(self, destinations: Sequence[str]) -> str:  # noqa: ARG002 - most brokers have none
+        """Return how the connected broker may lose what it confirms for some destinations; "" if it does not."""
+        return ""
 
     @abstractmethod
     async def start(self) -> None:

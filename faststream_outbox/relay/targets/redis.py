@@ -77,6 +77,22 @@ class RedisTarget(OneByOneTarget):
             return DestinationCheck(f"{wrong}: route to another name, or delete it", found=False)
         return DestinationCheck(f"{kind} {name!r} exists")
 
+    async def find_risk(self, destinations: Sequence[str]) -> str:
+        """Return whether Redis deletes streams and lists when its memory is full, as a cache does.
+
+        `INFO` has the settings too, and is allowed where `CONFIG` is not: on most servers of cloud providers.
+        """
+        if destinations and all(_split(each)[0] == "channel" for each in destinations):
+            return ""
+        memory = await self.client.info("memory")
+        policy = str(memory.get("maxmemory_policy", ""))
+        if not memory.get("maxmemory") or not policy.startswith("allkeys-"):
+            return ""
+        return (
+            f"Redis deletes streams and lists, with messages that it has confirmed, when its memory is full "
+            f"(maxmemory-policy {policy}): set the policy to noeviction, with which the relay waits until there is room"
+        )
+
     async def start(self) -> None:
         """Connect; raise for options that no connection accepts, on which every message would fail."""
         await super().start()
