@@ -24,6 +24,11 @@ class Proxy:
         self._turn = asyncio.Lock()
         self.port = 0
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open; while nothing is forwarded, also those that the client has closed."""
+        return len(self._connections)
+
     def freeze(self) -> None:
         """Forward nothing any more; connections, new ones too, stay open and say nothing."""
         self._forwards.clear()

@@ -1,19 +1,24 @@
 """The command `faststream-outbox relay`."""
 
 import asyncio
+import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from faststream_outbox.cli.addresses import show_address
-from faststream_outbox.cli.errors import UsageError
+from faststream_outbox.cli.errors import ProgramError, UsageError
 from faststream_outbox.cli.options import with_settings
-from faststream_outbox.cli.relay.logs import set_up_logging
+from faststream_outbox.cli.relay.logs import LOGGER, set_up_logging
 from faststream_outbox.cli.relay.settings import TUNING, RelaySettings
 from faststream_outbox.cli.secrets import hide
+
+# How long the tasks and threads of clients may take to end after the relay has stopped.
+_END_SECONDS: Final = 5.0
 
 # The groups of options in --help; other options come first.
 _PANELS: Final = {
@@ -41,7 +46,34 @@ def relay(
         raise UsageError(f"{show_address(context.args[0])!r} is not an option; see faststream-outbox relay --help.")
     options["routes"] = _split_routes(options["routes"] or ())
     settings = RelaySettings.load(options, config)
-    raise typer.Exit(asyncio.run(_check(settings) if check else _relay(settings)))
+    raise typer.Exit(run_to_end(_check(settings) if check else _relay(settings)))
+
+
+def run_to_end(work: Coroutine[Any, Any, int]) -> int:
+    """Return the exit code of `work`; end the process with it if a client's task or thread does not end soon after it.
+
+    `asyncio.run` would wait for these without limit, and a client may try on although it is cancelled.
+    """
+    runner, code, failure = asyncio.Runner(), 1, ""
+    try:
+        code = runner.run(work)
+    except ProgramError as error:
+        code, failure = error.exit_code, f" {error}"
+        raise
+    finally:
+        ending = threading.Timer(_END_SECONDS, _end_process, [code, failure])
+        ending.daemon = True
+        ending.start()
+        runner.close()
+        ending.cancel()
+    return code
+
+
+def _end_process(code: int, failure: str) -> None:
+    message = f"A client of the broker did not end within {_END_SECONDS:g} seconds; the process ends without it."
+    LOGGER.warning("%s%s", message, failure, extra={"event": "relay_not_closed"})
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _split_routes(routes: Iterable[str]) -> dict[str, str] | None:

@@ -50,7 +50,8 @@ class Program:
         with settings.blame("to"):
             watch = PasswordWatch(settings.to, LOGGER)
             self.to = watch.make()
-        self.relay = self.status.relay = make_relay(settings, self.outbox, self._make_target(watch))
+        self._target = self._make_target(watch)
+        self.relay = self.status.relay = make_relay(settings, self.outbox, self._target)
         self.status.settings = settings.effective
 
     def _make_metrics(self) -> "RelayMetrics | None":
@@ -156,6 +157,7 @@ class Program:
                 async for each in self._check_destinations():
                     yield each
         finally:
+            await self._target.stop()  # if the broker was silent, its client may still try to connect
             await self.outbox.stop()
             await self.engine.dispose()
 

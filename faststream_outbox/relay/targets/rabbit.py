@@ -3,9 +3,10 @@
 import asyncio
 import struct
 import time
+from contextlib import suppress
 from typing import Any, Final
 
-from aio_pika import Connection
+from aio_pika import Connection, RobustConnection
 from aio_pika.exceptions import AMQPConnectionError, AMQPError
 from aiormq.exceptions import (
     ChannelClosed,
@@ -31,6 +32,7 @@ from faststream_outbox.relay.targets.base import (
     SharedLock,
     error_text,
 )
+from faststream_outbox.runtime.timeouts import within
 
 # RabbitMQ sends a message with these headers to other queues as well.
 _STEERING: Final = frozenset({"CC", "BCC"})
@@ -48,6 +50,8 @@ _REOPEN_ATTEMPTS: Final = 20
 # A message for an exchange that is missing closes the channel, and those on their way beside it are sent again. For so
 # long after it, messages for that exchange are refused without being sent.
 _MISSING_SECONDS: Final = 1.0
+# How long a connection whose start failed may take to close; a silent RabbitMQ does not answer that either.
+_CLOSE_SECONDS: Final = 2.0
 # How many exchanges to remember before those are forgotten that do not matter any more.
 _REMEMBERED: Final = 1_000
 
@@ -61,10 +65,22 @@ class RabbitTarget(OneByOneTarget):
     outages = (AMQPError, OSError, RuntimeError)
 
     def __init__(self, broker: RabbitBroker) -> None:
+        self._starting = asyncio.Lock()
         super().__init__(broker)
         self._lock = SharedLock()
         # The exchanges that were missing a moment ago: until when that counts, and what RabbitMQ said.
         self._missing: dict[str, tuple[float, str]] = {}
+
+    def use(self, broker: RabbitBroker) -> None:
+        """Connect by another FastStream broker from now on."""
+        super().use(broker)
+        # The connection that the broker has made last, also if it never got so far as to be the broker's `client`.
+        self._made: RobustConnection | None = None
+        broker._connection_kwargs["connection_class"] = self._make_connection  # noqa: SLF001 - no public name for it
+
+    def _make_connection(self, *args: Any, **options: Any) -> RobustConnection:
+        self._made = RobustConnection(*args, **options)
+        return self._made
 
     def check(self, destination: str) -> None:
         """Raise for a destination with neither an exchange nor a routing key."""
@@ -101,13 +117,29 @@ class RabbitTarget(OneByOneTarget):
 
     async def start(self) -> None:
         """Connect, and check that messages are confirmed."""
-        await super().start()
+        async with self._starting:
+            try:
+                await super().start()
+            finally:
+                await self._close_unused()
         channel = await self.broker.config.broker_config.channel_manager.get_channel()
         if not channel.publisher_confirms:
             raise ValueError(
                 "A relay deletes a row when RabbitMQ confirms its message, and this broker asks for no confirmations: "
                 "leave publisher_confirms=False out of RabbitBroker(default_channel=Channel(…))."
             )
+
+    async def stop(self) -> None:
+        """Disconnect, if `start` connected; also what another caller of the broker has failed to connect."""
+        await super().stop()
+        await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        """Close the connection of a start that failed: it would try on without end, and survive its cancellation."""
+        if self.client is None and self._made is not None:
+            made, self._made = self._made, None
+            with suppress(Exception):
+                await within(_CLOSE_SECONDS, made.close())
 
     async def alive(self) -> bool:
         """Open a channel, and close it."""
