@@ -3,6 +3,7 @@
 from typing import Any
 from unittest.mock import AsyncMock
 
+import aio_pika
 import pytest
 import redis.asyncio
 from faststream.rabbit import Channel, RabbitBroker
@@ -198,21 +199,29 @@ async def test_a_broker_without_confirmations_is_refused(postgres: PostgresBacke
 
 
 @pytest.mark.parametrize("endpoint", [RabbitQueueEndpoint], indirect=True)
-async def test_a_missing_exchange_is_not_tried_by_each_message(
-    postgres: PostgresBackend, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("exchange", "why"),
+    [("missing", "NOT_FOUND - no exchange"), ("internal", "ACCESS_REFUSED - cannot publish to internal exchange")],
+    ids=["missing", "internal"],
+)
+async def test_an_exchange_that_refuses_is_not_tried_by_each_message(
+    postgres: PostgresBackend, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, exchange: str, why: str
 ) -> None:
-    """Each try closes the channel, and the messages of others that are on their way are sent again."""
-    monkeypatch.setattr(rabbit, "_MISSING_SECONDS", 60.0)
+    """Each try costs a channel."""
+    monkeypatch.setattr(rabbit, "_REFUSED_SECONDS", 60.0)
+    name = f"{endpoint.name}-{exchange}"
+    if exchange == "internal":
+        async with await aio_pika.connect(endpoint.running.url) as connection:
+            await (await connection.channel()).declare_exchange(name, internal=True)
     broker, to = broker_on(postgres), endpoint.broker()
     async with Relay(broker, to=to, routes={"q": by_header("where")}):
         for number in range(3):
             async with postgres.transaction() as session:
-                headers = {"where": f"{endpoint.name}-missing/key"}
-                await broker.publish(number, queue="q", headers=headers, session=session)
+                await broker.publish(number, queue="q", headers={"where": f"{name}/key{number}"}, session=session)
             await until_empty(postgres)
             tried = AsyncMock()
-            monkeypatch.setattr(type(to.config.broker_config.producer), "publish", tried)
+            monkeypatch.setattr(aio_pika.Exchange, "publish", tried)
     assert not tried.called
     letters = await postgres.dead_letters()
     assert [letter.payload for letter in letters] == [b"0", b"1", b"2"]
-    assert all("NOT_FOUND - no exchange" in (letter.last_exception or "") for letter in letters)
+    assert all(why in (letter.last_exception or "") for letter in letters)

@@ -219,6 +219,8 @@ class OneByOneTarget(Target):
     one_of_a_key = True
     # Whether the client repeats a send by itself; if not, the relay repeats one that is not confirmed in time.
     repeats_sends: ClassVar[bool] = False
+    # Whether `send` itself limits the time until the confirmation, because it may have to wait before it sends.
+    limits_time: ClassVar[bool] = False
 
     def __init__(self, broker: Any) -> None:
         self.use(broker)
@@ -284,7 +286,8 @@ class OneByOneTarget(Target):
                 return LeaseLostError()
             if not admitted:
                 return self.not_confirmed(message.destination)
-            error = await self._try(self.send(message), message.destination, self.seconds_for(size))
+            seconds = None if self.limits_time else self.seconds_for(size)
+            error = await self._try(self.send(message), message.destination, seconds)
             if not isinstance(error, OutageError):
                 window.answered()
             return error

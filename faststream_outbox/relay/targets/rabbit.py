@@ -4,11 +4,15 @@ import asyncio
 import struct
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
-from aio_pika import Connection, RobustConnection
+from aio_pika import Connection, DeliveryMode, Message, RobustConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import AMQPConnectionError, AMQPError
 from aiormq.exceptions import (
+    ChannelAccessRefused,
     ChannelClosed,
     ChannelInvalidStateError,
     ChannelLockedResource,
@@ -16,9 +20,7 @@ from aiormq.exceptions import (
     DeliveryError,
     PublishError,
 )
-from faststream.rabbit import RabbitBroker, RabbitExchange
-from faststream.rabbit.response import RabbitPublishCommand
-from faststream.response.publish_type import PublishType
+from faststream.rabbit import RabbitBroker
 from pamqp.commands import Basic
 from pamqp.encode import field_table
 
@@ -29,7 +31,6 @@ from faststream_outbox.relay.targets.base import (
     OneByOneTarget,
     OutageError,
     RefusedError,
-    SharedLock,
     error_text,
 )
 from faststream_outbox.runtime.timeouts import within
@@ -47,13 +48,18 @@ _PROPERTIES_BYTES: Final = 8 + 14 + 3 * (1 + _MAX_TEXT_BYTES) + 16
 # Try a closed channel again for a second: the client reopens it by itself.
 _REOPEN_INTERVAL: Final = 0.05
 _REOPEN_ATTEMPTS: Final = 20
-# A message for an exchange that is missing closes the channel, and those on their way beside it are sent again. For so
-# long after it, messages for that exchange are refused without being sent.
-_MISSING_SECONDS: Final = 1.0
+# A message that RabbitMQ refuses closes its channel. For so long after it, messages for that exchange are refused too,
+# without being sent.
+_REFUSED_SECONDS: Final = 1.0
+# What RabbitMQ says if the user has a right to some routing keys of an exchange only.
+_TOPIC_REFUSED: Final = "access to topic"
+# How many messages are sent alone at a time, each on a channel of its own. The client does not answer RabbitMQ that has
+# closed a channel if ten frames wait to be sent, and RabbitMQ then ignores the next channel with that number.
+_MOST_ALONE: Final = 4
 # How long a connection whose start failed may take to close; a silent RabbitMQ does not answer that either.
 _CLOSE_SECONDS: Final = 2.0
-# How many exchanges to remember before those are forgotten that do not matter any more.
-_REMEMBERED: Final = 1_000
+# How many exchanges to remember of those that accept messages, and of those that refused one.
+_REMEMBERED: Final = 10_000
 
 
 class RabbitTarget(OneByOneTarget):
@@ -63,13 +69,22 @@ class RabbitTarget(OneByOneTarget):
     refusals = (PublishError, ChannelClosed)
     unaccepted = (DeliveryError,)  # RabbitMQ nacked the message: the queue is full or not available
     outages = (AMQPError, OSError, RuntimeError)
+    limits_time = True
 
     def __init__(self, broker: RabbitBroker) -> None:
         self._starting = asyncio.Lock()
         super().__init__(broker)
-        self._lock = SharedLock()
-        # The exchanges that were missing a moment ago: until when that counts, and what RabbitMQ said.
-        self._missing: dict[str, tuple[float, str]] = {}
+        # The exchanges that accepted a message. The first one for any other is sent alone: rows may choose exchanges
+        # that are missing, and each would close the channel that others use. That of queues, "", is always there.
+        self._accepting: dict[str, None] = {"": None}
+        # Held while a message is the first one for an exchange.
+        self._trying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._alone = asyncio.Semaphore(_MOST_ALONE)
+        # The connection of these channels: a busy one would have frames that wait to be sent.
+        self._second: Connection | None = None
+        self._connecting = asyncio.Lock()
+        # Where messages were refused a moment ago: until when that counts, and what RabbitMQ said.
+        self._refused: dict[str, tuple[float, str]] = {}
 
     def use(self, broker: RabbitBroker) -> None:
         """Connect by another FastStream broker from now on."""
@@ -131,6 +146,9 @@ class RabbitTarget(OneByOneTarget):
 
     async def stop(self) -> None:
         """Disconnect, if `start` connected; also what another caller of the broker has failed to connect."""
+        if self._second is not None:
+            second, self._second = self._second, None
+            await _close(second)
         await super().stop()
         await self._close_unused()
 
@@ -138,8 +156,7 @@ class RabbitTarget(OneByOneTarget):
         """Close the connection of a start that failed: it would try on without end, and survive its cancellation."""
         if self.client is None and self._made is not None:
             made, self._made = self._made, None
-            with suppress(Exception):
-                await within(_CLOSE_SECONDS, made.close())
+            await _close(made)
 
     async def alive(self) -> bool:
         """Open a channel, and close it."""
@@ -169,54 +186,120 @@ class RabbitTarget(OneByOneTarget):
         return super().translate(error)
 
     async def send(self, message: Outgoing) -> None:
-        """Publish a message; RabbitMQ closes the channel on a refused one, so each message in flight is tried alone."""
-        try:
-            async with self._lock.shared():
-                await self._publish(message)
-        except (ChannelClosed, ChannelInvalidStateError):
-            async with self._lock.exclusive():
-                await self._publish_on_new_channel(message)
+        """Publish a message beside others, or alone if RabbitMQ may close the channel on it.
 
-    async def _publish_on_new_channel(self, message: Outgoing) -> None:
+        RabbitMQ closes the channel on a message that it refuses, and what is on its way there is sent again.
+        """
+        exchange = _exchange(message)
+        if exchange not in self._accepting:
+            lock = self._trying.setdefault(exchange, asyncio.Lock())
+            async with lock:  # to wait takes nothing from the time that RabbitMQ has to confirm
+                if exchange not in self._accepting:  # no other message has proved it meanwhile
+                    await self._send_alone(message)
+                    return
+        async with self._time(message):
+            sent = await self._publish_beside_others(message)
+        if not sent:
+            await self._send_alone(message)
+
+    async def _send_alone(self, message: Outgoing) -> None:
+        async with self._alone:
+            try:
+                async with self._time(message):
+                    await self._publish_alone(message)
+            except TimeoutError:
+                self._note_accepting(message)  # without its exchange it would have been refused by now
+                raise
+
+    def _time(self, message: Outgoing) -> asyncio.Timeout:
+        return asyncio.timeout(self.seconds_for(message.size))
+
+    async def _publish_beside_others(self, message: Outgoing) -> bool:
+        """Publish on the broker's channel; return False if RabbitMQ closed that, perhaps on this message."""
+        closed = False
         for _ in range(_REOPEN_ATTEMPTS):
             try:
-                return await self._publish(message)
+                await self._publish(message, await self.broker.config.broker_config.channel_manager.get_channel())
             except ChannelInvalidStateError:
                 await asyncio.sleep(_REOPEN_INTERVAL)
-            except ChannelNotFoundEntity as error:
-                self._note_missing(_exchange(message), error)
-                raise
+            except ChannelClosed as error:
+                if closed or not _names_another(error, message):
+                    return False
+                closed = True
+            else:
+                return True
         raise OutageError("RabbitMQ closed the channel, and the client has not reopened it.")
 
-    def _note_missing(self, exchange: str, error: ChannelNotFoundEntity) -> None:
-        now = time.monotonic()
-        if len(self._missing) >= _REMEMBERED:  # rows may name any number of exchanges
-            self._missing = {each: known for each, known in self._missing.items() if now < known[0]}
-        self._missing[exchange] = now + _MISSING_SECONDS, error_text(error)
-
-    async def _publish(self, message: Outgoing) -> None:
-        """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
-        exchange, slash, key = message.destination.partition("/")
-        until, why = self._missing.get(_exchange(message), (0.0, ""))
-        if time.monotonic() < until:
-            raise RefusedError(why)
-        headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name not in _STEERING}
-        self._check_sizes(message)
-        command = RabbitPublishCommand(
-            message.payload,
-            routing_key=key if slash else message.destination,
-            # Not robust: the client would look for a robust one when it reconnects, and not connect without it.
-            exchange=RabbitExchange(exchange, declare=False, robust=False) if slash and exchange else None,
-            mandatory=True,
-            headers=headers,
-            content_type=headers.pop("content-type", None),
-            correlation_id=message.correlation_id,
-            message_id=message.message_id,
-            persist=True,
-            _publish_type=PublishType.PUBLISH,
-        )
+    async def _publish_alone(self, message: Outgoing) -> None:
+        """Publish on a channel that no other message uses."""
+        self._check_known(message)
+        channel = await (await self._second_connection()).channel()
         try:
-            confirmation = await self.producer.publish(command)
+            await self._publish(message, channel)
+        except (ChannelNotFoundEntity, ChannelAccessRefused) as error:
+            self._note_refusal(message, error_text(error))
+            raise
+        except (RefusedError, DeliveryError):  # it has the exchange
+            self._note_accepting(message)
+            raise
+        else:
+            self._note_accepting(message)
+        finally:
+            await _close(channel)
+
+    async def _second_connection(self) -> Connection:
+        async with self._connecting:
+            if self._second is None or not self._second.connected.is_set():
+                if self.client is None:
+                    raise OutageError("RabbitMQ is not connected.")
+                second = self._new_connection()
+                await second.connect()
+                self._second = second
+            return self._second
+
+    def _note_accepting(self, message: Outgoing) -> None:
+        if len(self._accepting) >= _REMEMBERED:  # rows may name any number of exchanges
+            del self._accepting[next(iter(self._accepting))]
+        self._accepting[_exchange(message)] = None
+
+    def _note_refusal(self, message: Outgoing, why: str) -> None:
+        """Remember for which exchange messages are refused, or, if RabbitMQ says so, for which routing key of it."""
+        now = time.monotonic()
+        if len(self._refused) >= _REMEMBERED:
+            self._refused = {each: known for each, known in self._refused.items() if now < known[0]}
+        if _TOPIC_REFUSED in why:
+            place = message.destination
+        else:
+            self._accepting.pop(_exchange(message), None)
+            place = f"{_exchange(message)}/"
+        self._refused[place] = now + _REFUSED_SECONDS, why
+
+    def _check_known(self, message: Outgoing) -> None:
+        """Raise for a message like one that RabbitMQ refused a moment ago."""
+        for place in (f"{_exchange(message)}/", message.destination):
+            until, why = self._refused.get(place, (0.0, ""))
+            if time.monotonic() < until:
+                raise RefusedError(why)
+
+    async def _publish(self, message: Outgoing, channel: AbstractChannel) -> None:
+        """Publish a message; raise `RefusedError` for one that RabbitMQ returns because no queue receives it."""
+        self._check_known(message)
+        self._check_sizes(message)
+        headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name not in _STEERING}
+        name, slash, key = message.destination.partition("/")
+        try:
+            encoded = Message(
+                message.payload,
+                headers=headers,
+                content_type=headers.pop("content-type", None),
+                correlation_id=message.correlation_id,
+                message_id=message.message_id,
+                delivery_mode=DeliveryMode.PERSISTENT,
+                timestamp=datetime.now(UTC),
+            )
+            # Not declared, so that the client does not look for it when it reconnects.
+            exchange = await channel.get_exchange(name if slash else "", ensure=False)
+            confirmation = await exchange.publish(encoded, key if slash else message.destination, mandatory=True)
         except (ValueError, struct.error) as error:  # the client could not encode it, so nothing was sent
             raise RefusedError(f"RabbitMQ's client cannot send to {message.destination[:100]!r}: {error}.") from error
         # RabbitMQ returns an unroutable message before it confirms it, and the client raises nothing.
@@ -250,7 +333,21 @@ class RabbitTarget(OneByOneTarget):
         return 0 if transport is None else int(transport.connection.connection_tune.frame_max)
 
 
+async def _close(opened: AbstractChannel | AbstractConnection) -> None:
+    async def close() -> None:
+        await opened.close()
+
+    with suppress(Exception):  # it may be closed, or RabbitMQ be silent
+        await within(_CLOSE_SECONDS, close())
+
+
 def _exchange(message: Outgoing) -> str:
     """Return the exchange of a message; that of a queue has no name."""
     exchange, slash, _ = message.destination.partition("/")
     return exchange if slash else ""
+
+
+def _names_another(error: ChannelClosed, message: Outgoing) -> bool:
+    """Return whether RabbitMQ closed the channel on a message for another exchange, as its error says."""
+    name = _exchange(message) or "amq.default"
+    return "exchange '" in str(error) and f"exchange '{name}'" not in str(error)

@@ -1,14 +1,17 @@
 """RabbitMQ is silent, or closes the channel."""
 
+from typing import Any
+
+import aio_pika
 import pytest
 from faststream.rabbit import RabbitBroker
 
 from faststream_outbox.relay import Relay, relay
 from tests.backends import PostgresBackend
-from tests.broker.brokers import broker_on
+from tests.broker.brokers import Records, broker_on
 from tests.proxy import proxying
 from tests.relay.endpoints import RabbitQueueEndpoint
-from tests.waiting import until
+from tests.waiting import until, until_empty, until_rows
 
 only_rabbit = pytest.mark.parametrize("endpoint", [RabbitQueueEndpoint], indirect=True, ids=["rabbit"])
 
@@ -29,3 +32,51 @@ async def test_starts_that_are_given_up_leave_no_connection_behind(
             await until(lambda: not running.paused)
             await until(lambda: proxy.connections == 1)
         await until(lambda: proxy.connections == 0)
+
+
+async def publish(broker: Any, postgres: PostgresBackend, queue: str, count: int) -> None:
+    async with postgres.transaction() as session:
+        keys = [f"{queue}{number % 20}" if number % 2 else None for number in range(count)]
+        bodies = [b"%d" % number for number in range(count)]
+        await broker.publish_batch(*bodies, queue=queue, keys=keys, session=session)
+
+
+@only_rabbit
+async def test_rows_for_missing_exchanges_repeat_and_pause_no_others(
+    postgres: PostgresBackend, endpoint: RabbitQueueEndpoint
+) -> None:
+    """RabbitMQ closes the channel on each, with all that is on its way there."""
+    records = Records()
+    broker = broker_on(postgres, records)
+    for queue, count in (("good", 300), ("bad", 200), ("good", 300)):
+        await publish(broker, postgres, queue, count)
+    routes: Any = {"bad": lambda row: f"{endpoint.name}-{row.id}/key", "good": endpoint.destination}
+    async with endpoint.listening() as inbox, Relay(broker, to=endpoint.broker(), routes=routes):
+        await until_empty(postgres)
+        await inbox.until(600)
+    assert len(inbox.messages) == 600
+    assert {letter.queue for letter in await postgres.dead_letters()} == {"bad"}
+    assert len(await postgres.dead_letters()) == 200
+    assert records.named("destination_paused") == records.named("relay_paused") == []
+
+
+@only_rabbit
+async def test_an_exchange_that_is_deleted_while_rows_flow_costs_others_nothing(
+    postgres: PostgresBackend, endpoint: RabbitQueueEndpoint
+) -> None:
+    broker, name = broker_on(postgres), f"{endpoint.name}-exchange"
+    async with await aio_pika.connect(endpoint.running.url) as connection:
+        channel = await connection.channel()
+        exchange = await channel.declare_exchange(name, "fanout")
+        await (await channel.get_queue(endpoint.destination)).bind(exchange)
+        routes = {"bad": f"{name}/key", "good": endpoint.destination}
+        async with endpoint.listening() as inbox, Relay(broker, to=endpoint.broker(), routes=routes):
+            await publish(broker, postgres, "bad", 10)
+            await inbox.until(10)
+            await publish(broker, postgres, "good", 2000)
+            await until_rows(postgres, 1900)
+            await exchange.delete()
+            await publish(broker, postgres, "bad", 100)
+            await until_empty(postgres)
+            await inbox.until(2010)
+    assert [letter.queue for letter in await postgres.dead_letters()] == ["bad"] * 100
