@@ -213,7 +213,7 @@ class BatchProducer(Target):
         try:
             async with asyncio.timeout(_TOPIC_SECONDS):
                 return await producer.send_batch(batch, topic, partition=partition)
-        except TimeoutError as error:
+        except (TimeoutError, AssertionError) as error:  # it asserts that the topic, created anew, has the partition
             raise errors.UnknownTopicOrPartitionError from error
 
     async def _explain(self, error: errors.KafkaError, topic: str, partition: int) -> Exception:

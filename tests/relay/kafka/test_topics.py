@@ -77,6 +77,22 @@ async def test_a_topic_that_seems_to_be_missing_for_a_moment_refuses_nothing(
     assert await load.dead() == {}
 
 
+async def test_what_goes_to_a_partition_that_a_new_topic_does_not_have_waits(own_kafka_server: Kafka) -> None:
+    """Rows may be in line for a partition while their topic is created anew with fewer."""
+    await own_kafka_server.create_topic("fewer", 1)
+    target = KafkaTarget(CLIENTS["aiokafka"](own_kafka_server.bootstrap_servers, logger=None))
+    await target.start()
+    message = Outgoing("fewer", b"1", {}, "k", "1", "1")
+    try:
+        batch = target.new_batch()
+        kafka_producer.append(batch, message)
+        with pytest.raises(NotAcceptedError):
+            await target.send_batch(batch, "fewer", 5)
+        assert await target.send_each([message]) == [None]
+    finally:
+        await target.stop()
+
+
 async def test_a_message_without_an_offset_is_sent_again(kafka_mock: KafkaMock) -> None:
     """In a topic created anew, Kafka may accept the second of two batches first, and call the first a duplicate.
 
