@@ -15,6 +15,9 @@ PARKED: Final = "outbox-parked"
 BY_OPERATOR: Final = "operator"
 # In the cause of a row that is no message: it only keeps its key parked until an operator ends that.
 HOLDS: Final = "holds"
+# In the text of a head that an operator skipped, after the operator's reason.
+LAST_FAILURE: Final = "\n\nlast failure: "
+PARKED_FOR: Final = "\n\nparked for "
 # The longest line in a list for people to read.
 _LONGEST_LINE: Final = 200
 
@@ -23,7 +26,8 @@ _LONGEST_LINE: Final = 200
 class Cause:
     """Why a row is parked: a failure reason or `BY_OPERATOR`, and the exception or what the operator gave as reason.
 
-    Of a row that is retried there is only the exception.
+    Of a row that is retried there is only the exception. An operator who parks such a row gives a reason in its place,
+    and the exception is kept as `failure`.
 
     `parked_at` and `due` (when it was due before) are epoch seconds by the database's clock. A row that `holds` its key
     is no message: it is never delivered, and deleted when the key is released.
@@ -34,9 +38,15 @@ class Cause:
     parked_at: float | None = None
     due: float | None = None
     holds: bool = False
+    failure: str | None = None
 
     def __str__(self) -> str:
         return ": ".join(text for text in (self.reason, self.exception) if text)
+
+    @property
+    def last_failure(self) -> str | None:
+        """What failed last, of a row that is retried, or was when an operator parked it."""
+        return self.failure if self.reason else self.exception
 
     @property
     def line(self) -> str:
@@ -57,6 +67,8 @@ def with_cause(headers_json: str | None, cause: Cause) -> str:
         stored["due"] = cause.due
     if cause.holds:
         stored[HOLDS] = True
+    if cause.failure:
+        stored["failure"] = cause.failure
     return _with(headers_json, stored)
 
 
@@ -90,11 +102,17 @@ def cause_in(headers_json: str | None) -> Cause:
     stored = headers.get(PARKED) if isinstance(headers, dict) else None
     if not isinstance(stored, dict):
         return Cause()
-    texts = (stored.get(name) for name in ("reason", "exception"))
+    texts = (stored.get(name) for name in ("reason", "exception", "failure"))
     times = (stored.get(name) for name in ("parked_at", "due"))
-    reason, exception = (text if isinstance(text, str) else None for text in texts)
+    reason, exception, failure = (text if isinstance(text, str) else None for text in texts)
     parked_at, due = (float(at) if isinstance(at, int | float) else None for at in times)
-    return Cause(reason, exception, parked_at, due, holds=stored.get(HOLDS) is True)
+    return Cause(reason, exception, parked_at, due, holds=stored.get(HOLDS) is True, failure=failure)
+
+
+def skipped_text(reason: str, cause: Cause) -> str:
+    """Return the text of a head that an operator skips: why, what failed last, and what it was parked for."""
+    failed = f"{LAST_FAILURE}{cause.last_failure}" if cause.last_failure else ""
+    return f"{reason}{failed}{PARKED_FOR}{cause}" if cause.reason else f"{reason}{failed}"
 
 
 def _loads(headers_json: str | None) -> Any:
@@ -109,9 +127,22 @@ def sql_cause(headers: str) -> str:
     return f"({headers} -> '{PARKED}')"
 
 
+def sql_text(cause: str, name: str) -> str:
+    """Return SQL for a text in the cause; NULL if there is none, or an empty one."""
+    return f"nullif({cause} ->> '{name}', '')"
+
+
 def sql_number(cause: str, name: str) -> str:
     """Return SQL for a number in the cause; NULL if there is none, or a value of another type."""
     return f"(CASE WHEN jsonb_typeof({cause} -> '{name}') = 'number' THEN ({cause} ->> '{name}')::float8 END)"
+
+
+def sql_skipped_text(reason: str, cause: str) -> str:
+    """Return SQL for the text of a head that an operator skips."""
+    parked, exception, failure = (sql_text(cause, name) for name in ("reason", "exception", "failure"))
+    failed, parked_for = (each.encode("unicode_escape").decode() for each in (LAST_FAILURE, PARKED_FOR))
+    return f"""{reason} || coalesce(E'{failed}' || CASE WHEN {parked} IS NULL THEN {exception} ELSE {failure} END, '')
+         || coalesce(E'{parked_for}' || {parked} || coalesce(': ' || {exception}, ''), '')"""
 
 
 def sql_holds(headers: str) -> str:

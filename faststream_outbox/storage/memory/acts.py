@@ -142,7 +142,9 @@ class MemoryActs(StoreActs):
             return True, held[0].id
         else:
             row, due = self._table.rows[self._table.add(NewRow(queue, b"", key=key))], None
-        row.headers_json = with_cause(row.headers_json, Cause(BY_OPERATOR, reason, now, due, holds=due is None))
+        failure = cause_in(row.headers_json).exception
+        cause = Cause(BY_OPERATOR, reason, now, due, holds=due is None, failure=failure)
+        row.headers_json = with_cause(row.headers_json, cause)
         unlease(row)
         row.next_attempt_epoch = math.inf
         return True, row.id

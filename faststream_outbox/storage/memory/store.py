@@ -33,7 +33,15 @@ from faststream_outbox.storage.ordering.states import (
     state_of,
 )
 from faststream_outbox.storage.outcomes import HANDLED, Ack, Dead, Settlement
-from faststream_outbox.storage.parking import BY_OPERATOR, Cause, cause_in, with_cause, without_cause
+from faststream_outbox.storage.parking import (
+    BY_OPERATOR,
+    Cause,
+    cause_in,
+    skipped_text,
+    with_cause,
+    with_failure,
+    without_cause,
+)
 from faststream_outbox.storage.publishing import TimerConflict, check_session
 from faststream_outbox.storage.rows import Lease, NewRow, OutboxRow
 
@@ -146,13 +154,13 @@ class MemoryStore(MemoryTable, Store):
             case ReleaseKey() if parked:
                 _release(head, now)
             case ParkKey(reason) if not parked:
-                cause = Cause(BY_OPERATOR, reason, now, head.next_attempt_epoch)
+                failure = cause_in(head.headers_json).exception
+                cause = Cause(BY_OPERATOR, reason, now, head.next_attempt_epoch, failure=failure)
                 head.headers_json = with_cause(head.headers_json, cause)
                 unlease(head)
                 head.next_attempt_epoch = math.inf
             case SkipKey(reason):
-                why = cause_in(head.headers_json)
-                self.bury(head, Dead("rejected", f"{reason}\n\nparked for {why}" if why.reason else reason))
+                self.bury(head, Dead("rejected", skipped_text(reason, cause_in(head.headers_json))))
             case _:
                 return None
         if notify:
@@ -243,9 +251,11 @@ def _retry(head: OutboxRow, now: float, *, parked: bool) -> None:
 
 def _release(head: OutboxRow, now: float) -> None:
     _disown(head)
-    due = cause_in(head.headers_json).due
-    head.next_attempt_epoch = now if due is None else due
-    head.headers_json = without_cause(head.headers_json)
+    cause = cause_in(head.headers_json)
+    head.next_attempt_epoch = now if cause.due is None else cause.due
+    head.headers_json = (
+        with_failure(head.headers_json, cause.failure) if cause.failure else without_cause(head.headers_json)
+    )
     head.deliveries_count = 0
 
 

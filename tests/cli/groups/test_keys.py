@@ -57,6 +57,16 @@ def test_the_first_message_of_a_key_is_skipped(outbox: Outbox, operate: Operate,
     assert outbox.one("SELECT count(*) FROM outbox") == 1
 
 
+def test_dead_letters_of_a_key_that_was_skipped_are_found_by_what_failed(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1, key="k1")
+    cause = '{"outbox-parked": {"exception": "ValueError: poison order"}}'
+    outbox.run("UPDATE outbox SET next_attempt_at = now() + interval '1 hour', headers = %s::jsonb", cause)
+    operate("keys", "skip", "orders", "k1", "--reason", "cancelled")
+    [found] = operate("dlq", "list", "--exception-type", "ValueError", "-o", "json").json
+    assert found["exception"] == "cancelled\n\nlast failure: ValueError: poison order"
+    assert [each["exception_type"] for each in operate("dlq", "groups", "-o", "json").json] == ["ValueError"]
+
+
 def test_a_key_without_messages_is_held_and_released(outbox: Outbox, operate: Operate) -> None:
     assert operate("keys", "hold", "orders", "k9", *REASON).code == 0
     outbox.publish(1, key="k9")

@@ -258,6 +258,37 @@ async def test_skip_keeps_what_a_head_was_parked_for(backend: Backend) -> None:
     assert await dead_headers(backend) == [{"x": 1}]
 
 
+@pytest.mark.parametrize("back", [False, True])
+async def test_skip_keeps_what_failed_last(backend: Backend, *, back: bool) -> None:
+    await end(backend, Retry(3600.0, 2, failure="ValueError: poison order"))
+    if back:
+        await act(backend, ParkKey("under investigation"))
+        await act(backend, ReleaseKey())
+    await act(backend, SkipKey("cancelled"))
+    [dead] = await backend.dead_letters()
+    assert dead.last_exception == "cancelled\n\nlast failure: ValueError: poison order"
+
+
+async def test_skip_of_a_head_that_an_operator_parked_keeps_what_failed_last(backend: Backend) -> None:
+    await end(backend, Retry(3600.0, 2, failure="ValueError: poison order"))
+    await act(backend, ParkKey("under investigation"))
+    await act(backend, SkipKey("cancelled"))
+    [dead] = await backend.dead_letters()
+    failed, parked = "last failure: ValueError: poison order", "parked for operator: under investigation"
+    assert dead.last_exception == f"cancelled\n\n{failed}\n\n{parked}"
+
+
+async def test_a_release_brings_back_the_headers_and_what_failed_last(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"0", {"x": 1}, key="a"))
+    [run] = (await claim(backend, cursor=begun())).runs
+    await settle(backend, run, Retry(3600.0, 2, failure="ValueError: no"))
+    await act(backend, ParkKey("under investigation"))
+    await act(backend, ReleaseKey())
+    head = await head_of(backend)
+    assert head.headers == {"x": 1}
+    assert str(cause_in(head.headers_json)) == "ValueError: no"
+
+
 async def dead_headers(backend: Backend) -> list[Any]:
     if isinstance(backend, PostgresBackend):
         return [headers for (headers,) in await backend.run("SELECT headers FROM outbox_dlq ORDER BY id")]

@@ -87,7 +87,7 @@ SELECT q.queue, g.failure_reason, g.type, g.number, g.more, {epoch("g.first_at")
   FROM queues q CROSS JOIN LATERAL (
     SELECT n.failure_reason, {SQL_TYPE} AS type, sum(n.number)::bigint AS number, bool_or(n.more) AS more,
            min(n.first_at) AS first_at, max(n.last_at) AS last_at, max(n.example) AS example
-      FROM (SELECT r.failure_reason, r.name, r.parked, r.traced, count(*) AS number,
+      FROM (SELECT r.failure_reason, r.name, r.traced, count(*) AS number,
                    bool_or(r.seen > {COUNT_CAP}) AS more, min(r.failed_at) AS first_at, max(r.failed_at) AS last_at,
                    max(r.id) AS example
               FROM (SELECT r.*, row_number() OVER () AS n, count(*) OVER () AS seen FROM (
@@ -95,6 +95,6 @@ SELECT q.queue, g.failure_reason, g.type, g.number, g.more, {epoch("g.first_at")
                         FROM (SELECT d.id, d.failed_at, d.failure_reason, d.last_exception FROM {self._dlq} d
                                WHERE d.queue = q.queue ORDER BY d.failed_at DESC LIMIT {COUNT_CAP + 1}) d
                        CROSS JOIN LATERAL ({sql_beginning("d.last_exception")} OFFSET 0) b) r) r
-             WHERE r.n <= {COUNT_CAP} GROUP BY r.failure_reason, r.name, r.parked, r.traced) n
+             WHERE r.n <= {COUNT_CAP} GROUP BY r.failure_reason, r.name, r.traced) n
      GROUP BY 1, 2) g
  WHERE q.queue IS NOT NULL ORDER BY g.number DESC, q.queue, g.failure_reason, g.type""")

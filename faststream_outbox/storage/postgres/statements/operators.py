@@ -10,7 +10,16 @@ from typing import Final
 from sqlalchemy import Table
 
 from faststream_outbox.storage.contract import MOST_COUNTED, MOST_QUEUES
-from faststream_outbox.storage.parking import BY_OPERATOR, sql_cause, sql_holds, sql_number, sql_without_cause
+from faststream_outbox.storage.parking import (
+    BY_OPERATOR,
+    sql_cause,
+    sql_holds,
+    sql_number,
+    sql_skipped_text,
+    sql_text,
+    sql_with_cause,
+    sql_without_cause,
+)
 from faststream_outbox.storage.postgres.statements.search import next_queue
 from faststream_outbox.storage.postgres.statements.settle import DEAD_ROW, insert_dead, returning_dead, set_parked
 from faststream_outbox.storage.postgres.statements.statement import ROW, Statement, epoch
@@ -107,17 +116,21 @@ SELECT c.id FROM changed c UNION ALL SELECT d.id FROM dropped d""")
 
     def _release(self) -> Statement:
         # Deliveries count from 0: a row parked for `max_deliveries` would be parked again before it is handled.
-        due = sql_number(sql_cause("o.headers"), "due")
+        cause = sql_cause("o.headers")
+        due, failure = sql_number(cause, "due"), sql_text(cause, "failure")
+        retried = sql_with_cause("o.headers", f"jsonb_build_object('exception', {failure})")
         return self._change(
             _IS_PARKED,
             f"""{DISOWN}, next_attempt_at = coalesce(to_timestamp({due}), now()),
-       headers = {sql_without_cause("o.headers")}, deliveries_count = 0""",
+       headers = CASE WHEN {failure} IS NULL THEN {sql_without_cause("o.headers")} ELSE {retried} END,
+       deliveries_count = 0""",
         )
 
     def _park(self) -> Statement:
+        failure = sql_text(sql_cause("o.headers"), "exception")
         cause = (
-            f"jsonb_build_object('reason', '{BY_OPERATOR}', 'exception', :reason::text, "
-            f"'parked_at', {epoch('now()')}, 'due', {epoch('o.next_attempt_at')})"
+            f"jsonb_strip_nulls(jsonb_build_object('reason', '{BY_OPERATOR}', 'exception', :reason::text, "
+            f"'parked_at', {epoch('now()')}, 'due', {epoch('o.next_attempt_at')}, 'failure', {failure}))"
         )
         return Statement(f"""{self._head(f"NOT {_IS_PARKED}")}
 UPDATE {self._outbox} o SET {set_parked(cause)} WHERE o.id = (SELECT head.id FROM head) RETURNING o.id""")
@@ -128,14 +141,9 @@ gone AS (
   DELETE FROM {self._outbox} o WHERE o.id = (SELECT head.id FROM head) {returning_dead()})"""
         if self._dlq is None:
             return Statement(f"{gone}\nSELECT g.id FROM gone g WHERE :reason::text IS NOT NULL")
-        cause = sql_cause("g.headers")
-        # Of a head that was not parked the cause has no reason: it says what failed last.
-        reason = f"nullif({cause} ->> 'reason', '')"
-        parked_for = f"{reason} || coalesce(': ' || nullif({cause} ->> 'exception', ''), '')"
         # The counts and times of the row stay.
         failures = f"""CROSS JOIN LATERAL (
-      SELECT 'rejected' AS reason,
-             :reason::text || coalesce(E'\\n\\nparked for ' || nullif({parked_for}, ''), '') AS exception,
+      SELECT 'rejected' AS reason, {sql_skipped_text(":reason::text", sql_cause("g.headers"))} AS exception,
              NULL::bigint AS attempts, NULL::float8 AS first_at, NULL::float8 AS last_at
        WHERE NOT {sql_holds("g.headers")}) l"""
         return Statement(f"{gone},\n{insert_dead(self._dlq, 'gone', failures)}\nSELECT g.id FROM gone g")
