@@ -152,7 +152,7 @@ async def purge(run: Run, where: DeadLetterFilter, order: Order) -> View:
 async def export(run: Run, where: DeadLetterFilter, chosen: tuple[list[int], bool]) -> None:
     """Write dead letters as JSON lines, complete enough to insert them again; nothing is changed."""
     ids, everything = chosen
-    choice = await choose(run, ids, where, everything=everything)
+    choice = await choose(run, ids, where, everything=everything, look=False)
     count = 0
     async for each in run.operations.export(choice.selected):
         run.output.plain(json.dumps(each, ensure_ascii=False))

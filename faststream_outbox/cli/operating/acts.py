@@ -1,7 +1,7 @@
 """Acts on rows: chosen by ids or by a filter, shown first, and done with `--yes`."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +19,7 @@ from faststream_outbox.operations import (
     Progress,
     Selection,
 )
+from faststream_outbox.storage.operating.acts import GONE
 
 # How many rows a dry run shows, and how many skipped rows are named.
 _SAMPLE: Final = 10
@@ -47,6 +48,8 @@ class Choice:
     selected: Selection | list[int]
     count: Count
     sample: Sequence[Any]
+    # Ids without a row, if the rows were looked at.
+    missing: Sequence[int] = ()
 
     @property
     def is_one_row(self) -> bool:
@@ -54,22 +57,40 @@ class Choice:
         return isinstance(self.selected, list) and len(self.selected) == 1
 
 
-async def choose(run: Run, ids: list[int], where: MessageFilter | DeadLetterFilter, *, everything: bool) -> Choice:
-    """Return the rows that were named; raise `UsageError` if none were, or by ids and a filter at once."""
+async def choose(
+    run: Run, ids: list[int], where: MessageFilter | DeadLetterFilter, *, everything: bool, look: bool
+) -> Choice:
+    """Return the rows that were named; raise `UsageError` if none were, or by ids and a filter at once.
+
+    With `look` the rows of ids are read and counted; a single one always is.
+    """
     given = list(where)
     if ids and (given or everything):
         raise UsageError("Rows are chosen by ids or by options, not by both: leave out one.")
     if given and everything:
         raise UsageError("--all is for all rows: leave it out, or the options that choose some.")
     if ids:
-        read = run.operations.message if isinstance(where, MessageFilter) else run.operations.dead_letter
         ids = list(dict.fromkeys(ids))
-        found = [await read(each) for each in ids[:_SAMPLE]]
-        return Choice(ids, Count(len(ids)), [each for each in found if each is not None])
+        if look or len(ids) == 1:
+            return await _look(run, ids, where)
+        return Choice(ids, Count(len(ids)), ())
     if not given and not everything:
         raise UsageError("No rows are chosen: give ids, or options such as --queue, or --all.")
     selection = await run.operations.select(where)
     return Choice(selection, selection.count, selection.sample)
+
+
+async def _look(run: Run, ids: list[int], where: MessageFilter | DeadLetterFilter) -> Choice:
+    read = run.operations.message if isinstance(where, MessageFilter) else run.operations.dead_letter
+    sample, missing = list[Any](), list[int]()
+    async with run.operations.reading() as session:
+        for each in ids:
+            row = await read(each, session=session)
+            if row is None:
+                missing.append(each)
+            elif len(sample) < _SAMPLE:
+                sample.append(row)
+    return Choice(ids, Count(len(ids) - len(missing)), sample, missing)
 
 
 async def act(
@@ -83,7 +104,7 @@ async def act(
 
     `call` is the act of the core; it gets the rows, who acts and why.
     """
-    choice = await choose(run, order.ids, where, everything=order.everything)
+    choice = await choose(run, order.ids, where, everything=order.everything, look=not order.yes)
     if not (order.yes or choice.is_one_row):
         return _dry_run(verb, choice, MESSAGES if isinstance(where, MessageFilter) else DEAD_LETTERS)
     if choice.is_one_row and not choice.sample:
@@ -97,17 +118,21 @@ def _dry_run(verb: Verb, choice: Choice, columns: Sequence[Column]) -> View:
     sentence = f"Would {verb.of(_number(choice.count, verb.noun))}. Nothing was changed."
     if not choice.count.number:
         sentence = _nothing(verb)
-    data = {
+    data: dict[str, Any] = {
         "dry_run": True,
         "action": f"{verb.name} {verb.adverb}".rstrip(),
         "count": choice.count,
         "sample": choice.sample,
+        "missing": choice.missing,
     }
+    missing = dict.fromkeys(choice.missing, GONE)
+    notes = _left_out(f"Would leave out {_number(Count(len(missing)), verb.noun)}:", missing)
     if not choice.count.number:
-        return Sentence(sentence, data)
-    sample = Rows(columns, choice.sample, "None of them is there.", title="For example:")
+        return Sentence(sentence, data, notes=notes, exit_code=1 if missing else 0)
+    sample = Rows(columns, choice.sample, title="For example:")
     them = "it" if choice.count.number == 1 else "them"
-    return Views({"what": Sentence(sentence), "sample": sample}, data, notes=[f"Give --yes to {verb.of(them)}."])
+    notes.append(f"Give --yes to {verb.of(them)}.")
+    return Views({"what": Sentence(sentence), "sample": sample}, data, notes=notes)
 
 
 def done(verb: Verb, result: ActResult) -> View:
@@ -115,12 +140,7 @@ def done(verb: Verb, result: ActResult) -> View:
     text = f"{verb.past.capitalize()} {_number(Count(result.done), verb.noun)}."
     if not (result.done or result.skipped):
         text = _nothing(verb)
-    notes = []
-    if result.skipped:
-        notes.append(f"Left out {_number(Count(len(result.skipped)), verb.noun)}:")
-        notes += [f"  {each}: {why}" for each, why in list(result.skipped.items())[:_SAMPLE]]
-        if len(result.skipped) > _SAMPLE:
-            notes.append(f"  and {len(result.skipped) - _SAMPLE:,} more (-o json names them)")
+    notes = _left_out(f"Left out {_number(Count(len(result.skipped)), verb.noun)}:", result.skipped)
     if result.done and result.audit_id is None:
         notes.append("There is no audit table: who did this, and why, is not kept in the database.")
     values = {
@@ -130,6 +150,15 @@ def done(verb: Verb, result: ActResult) -> View:
         "audit_id": result.audit_id,
     }
     return Sentence(text, values, notes=notes, exit_code=1 if result.skipped or not result.done else 0)
+
+
+def _left_out(head: str, skipped: Mapping[int, str]) -> list[str]:
+    """Return sentences about rows that an act leaves out, and why."""
+    if not skipped:
+        return []
+    lines = [f"  {each}: {why}" for each, why in list(skipped.items())[:_SAMPLE]]
+    more = len(skipped) - _SAMPLE
+    return [head, *lines, *([f"  and {more:,} more (-o json names them)"] if more > 0 else [])]
 
 
 def _nothing(verb: Verb) -> str:

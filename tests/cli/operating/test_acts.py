@@ -37,6 +37,28 @@ def test_a_wrong_order_is_one_line_and_changes_nothing(
     assert outbox.one("SELECT count(*) FROM outbox_dlq") == 1
 
 
+def test_a_dry_run_counts_the_rows_that_are_there_and_names_the_others(outbox: Outbox, operate: Operate) -> None:
+    letters = [outbox.dead_letter(number) for number in range(12)]
+    dry = operate("dlq", "replay", 901, *letters, 902, "--reason", "x")
+    assert dry.code == 0
+    assert dry.out.startswith("Would replay 12 dead letters. Nothing was changed.\n")
+    left_out, first, second, last = dry.err.splitlines()
+    assert (left_out, last) == ("Would leave out 2 dead letters:", "Give --yes to replay them.")
+    assert (first[:7], second[:7]) == ("  901: ", "  902: ")
+    as_json = operate("dlq", "replay", 901, *letters, "--reason", "x", "-o", "json").json
+    assert (as_json["count"]["number"], as_json["missing"]) == (12, [901])
+
+
+def test_a_dry_run_for_rows_of_which_none_is_there_fails(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1)
+    for command, noun in (("dlq", "dead letter"), ("messages", "message")):
+        act = {"dlq": "replay", "messages": "discard"}[command]
+        dry = operate(command, act, 999, 998, "--reason", "x")
+        assert (dry.code, dry.out) == (1, f"No {noun} matches: there is nothing to {act}.\n")
+        assert dry.err.splitlines()[0] == f"Would leave out 2 {noun}s:"
+        assert "--yes" not in dry.err
+
+
 def test_all_rows_need_all(outbox: Outbox, operate: Operate) -> None:
     for number in range(3):
         outbox.dead_letter(number)
