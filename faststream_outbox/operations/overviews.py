@@ -27,7 +27,8 @@ class QueueOverview:
         blocked_keys: Keys that wait for something other than a subscriber.
         parked_keys: Keys that wait for an operator.
         dead: Dead letters of the queue.
-        oldest_claimable_age: How long the oldest message that can be claimed has been due; None if none can.
+        oldest_claimable_age: How long the oldest message that can be claimed has been due, those whose lease ran out
+            included; None if none can.
         paused: The pause of the queue, if it is paused; needs the control table.
         nodes: How many living processes read the queue, as far as the table of nodes says; None without that table.
 
@@ -63,7 +64,7 @@ class QueueOverview:
             blocked_keys=_count(stats.blocked_keys, more=counts.more_keys),
             parked_keys=_count(stats.parked_keys, more=counts.more_keys),
             dead=_count(stats.dead, more=counts.more_dead),
-            oldest_claimable_age=stats.oldest_ready_age,
+            oldest_claimable_age=counts.oldest_claimable_age,
             paused=paused,
             nodes=nodes,
         )

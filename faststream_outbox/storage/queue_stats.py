@@ -53,6 +53,7 @@ class QueueCounts:
     Attributes:
         stats: The numbers.
         retrying: Rows that failed and are not due yet.
+        oldest_claimable_age: How long the oldest row has been due that is ready or expired.
         more_due: There are more rows without a key that are due.
         more_later: There are more rows without a key that are due later.
         more_keyed: There are more rows with a key.
@@ -63,6 +64,7 @@ class QueueCounts:
 
     stats: QueueStats
     retrying: int = 0
+    oldest_claimable_age: float | None = None
     more_due: bool = False
     more_later: bool = False
     more_keyed: bool = False
@@ -72,8 +74,8 @@ class QueueCounts:
     @classmethod
     def of(cls, *record: Any) -> "QueueCounts":
         """Make it of a record: the fields of `QueueStats`, then those after `stats`."""
-        *numbers, retrying, due, later, keyed, keys, dead = record
-        return cls(QueueStats(*numbers), retrying, due, later, keyed, keys, dead)
+        *numbers, retrying, claimable, due, later, keyed, keys, dead = record
+        return cls(QueueStats(*numbers), retrying, claimable, due, later, keyed, keys, dead)
 
     def to_stats(self) -> QueueStats:
         """Return the numbers, and whether counting stopped."""

@@ -29,6 +29,19 @@ async def test_each_queue_is_counted_by_state(backend: Backend) -> None:
     assert (b.queue, b.ready, b.dead, b.oldest_claimable_age) == ("b", Count(0), Count(1), None)
 
 
+async def test_the_oldest_message_may_be_one_whose_lease_ran_out(backend: Backend) -> None:
+    await backend.insert(NewRow("q", b"expires"), NewRow("q", b"", key="expires"))
+    await backend.claim("q")
+    await claim(backend, cursor=begun())
+    [q] = await OutboxOperations.on_store(backend.store).queues()
+    assert (q.in_flight, q.oldest_claimable_age) == (Count(2), None)
+    await backend.pass_time(100)
+    await backend.insert(NewRow("q", b"ready"))
+    [q] = await OutboxOperations.on_store(backend.store).queues()
+    assert (q.ready, q.in_flight, q.expired) == (Count(1), Count(0), Count(2))
+    assert q.oldest_claimable_age == pytest.approx(100, abs=30)
+
+
 async def fill_keys(backend: Backend) -> None:
     """Make key `p` parked, `r` retrying, `o` ready; two messages each."""
     await backend.insert(*(NewRow("q", name.encode(), key=name) for name in "pproro"))

@@ -27,6 +27,7 @@ QUEUES: Final = (
     number("ready"),
     number("scheduled"),
     number("in flight"),
+    number("expired", colour="red"),
     number("blocked keys", colour="yellow"),
     number("parked keys", colour="red"),
     number("dead", colour="red"),
@@ -39,7 +40,7 @@ Queue = Annotated[str, typer.Argument(help="The queue.")]
 
 @operator_command(group, "list", watch=True)
 async def list_queues(run: Run) -> View:
-    """List queues: what is ready, scheduled, in flight, blocked and dead, and which are paused."""
+    """List queues: what is ready, scheduled, in flight, expired, blocked and dead, and which are paused."""
     return Rows(QUEUES, await run.operations.queues(), "The outbox is empty, and nothing is paused.")
 
 

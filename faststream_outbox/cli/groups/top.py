@@ -25,6 +25,7 @@ _QUEUES: Final = (
     number("ready"),
     number("change", "change"),
     number("in flight"),
+    number("expired", colour="red"),
     number("scheduled"),
     number("blocked keys", colour="yellow"),
     number("dead", colour="red"),

@@ -27,6 +27,7 @@ def _count(table: MemoryTable, queue: str) -> QueueCounts:
     counts = Counter(counts_as)
     due = [(row.next_attempt_epoch, counted) for row, counted in zip(rows, counts_as, strict=True)]
     ready = [at for at, counted in due if counted == "ready"]
+    free = [at for at, counted in due if counted in ("ready", "expired")]
     late = [at for at, counted in due if counted in ("ready", "in_flight", "expired")]
     stats = QueueStats(
         queue=queue,
@@ -42,7 +43,8 @@ def _count(table: MemoryTable, queue: str) -> QueueCounts:
         oldest_age=now - min(row.created_epoch for row in rows) if rows else None,
         oldest_due_age=now - min(late) if late else None,
     )
-    return QueueCounts(stats, retrying=sum(state_of(row, now) == "retrying" for row in rows))
+    retrying = sum(state_of(row, now) == "retrying" for row in rows)
+    return QueueCounts(stats, retrying, now - min(free) if free else None)
 
 
 def _counts_as(row: OutboxRow, head: OutboxRow | None, now: float) -> str:

@@ -1,5 +1,6 @@
 """`queues`: counts, and pausing."""
 
+import re
 from collections.abc import Callable
 
 from tests.cli.outbox import HOUR, Done, Outbox
@@ -18,6 +19,20 @@ def test_queues_are_listed_with_their_counts(outbox: Outbox, operate: Operate) -
     head, *rows = operate("queues", "list").out.splitlines()
     assert head.split()[:3] == ["queue", "ready", "scheduled"]
     assert [row.split()[:3] for row in rows] == [["mail", "0", "1"], ["orders", "3", "0"]]
+
+
+def test_messages_whose_lease_ran_out_are_listed_with_their_age(outbox: Outbox, operate: Operate) -> None:
+    outbox.publish(1)
+    outbox.run(
+        "UPDATE outbox SET acquired_token = gen_random_uuid(), lease_expires_at = now() - interval '1 minute', "
+        "acquired_at = now(), deliveries_count = 1, next_attempt_at = now() - interval '2 hours'"
+    )
+    for command in (("queues", "list"), ("top",)):
+        lines = operate(*command).out.splitlines()
+        head, row = next((head, row) for head, row in zip(lines, lines[1:], strict=False) if row.startswith("orders"))
+        names, values = re.split(" {2,}", head), re.split(" {2,}", row)
+        found = dict(zip(names, values, strict=False))
+        assert (found["ready"], found["expired"], found["oldest"]) == ("0", "1", "2.0 h")
 
 
 def test_an_empty_outbox_is_said(outbox: Outbox, operate: Operate) -> None:

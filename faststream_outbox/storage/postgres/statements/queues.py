@@ -95,13 +95,14 @@ front AS MATERIALIZED (
 ages AS MATERIALIZED (
   SELECT f.queue, min(f.created_at) AS created,
          min(f.next_attempt_at) FILTER (WHERE f.claimable AND f.state = 'ready') AS due,
+         min(f.next_attempt_at) FILTER (WHERE f.claimable AND f.state IN ('ready', 'expired')) AS free,
          min(f.next_attempt_at) FILTER (WHERE f.claimable AND f.state IN ('ready', 'in_flight', 'expired')) AS late
     FROM front f GROUP BY f.queue)
 SELECT q.queue, t.ready, t.scheduled, t.in_flight, t.expired, t.blocked, least(d.number, {cap}),
        greatest(t.blocked_keys, k.blocked), greatest(t.parked_keys, k.parked),
        {epoch("now()")} - {epoch("least(t.due, a.due)")}, {epoch("now()")} - {epoch("least(t.created, a.created)")},
        {epoch("now()")} - {epoch("least(t.late, a.late)")},
-       t.retrying, t.due_rows > {cap}, t.later_rows > {cap}, t.keyed_rows > {cap},
+       t.retrying, {epoch("now()")} - {epoch("least(t.free, a.free)")}, t.due_rows > {cap}, t.later_rows > {cap}, t.keyed_rows > {cap},
        k.visited >= {_COUNTED_HEADS}, d.number > {cap}
   FROM queues q CROSS JOIN LATERAL (
     SELECT least({cap}, count(*) FILTER (WHERE c.counts_as = 'ready')) AS ready,
@@ -113,6 +114,7 @@ SELECT q.queue, t.ready, t.scheduled, t.in_flight, t.expired, t.blocked, least(d
            count(*) FILTER (WHERE c.is_head AND c.state IN ({_BLOCKED})) AS blocked_keys,
            count(*) FILTER (WHERE c.is_head AND c.state = 'parked') AS parked_keys,
            min(c.next_attempt_at) FILTER (WHERE c.counts_as = 'ready') AS due,
+           min(c.next_attempt_at) FILTER (WHERE c.counts_as IN ('ready', 'expired')) AS free,
            min(c.created_at) AS created,
            min(c.next_attempt_at) FILTER (WHERE c.counts_as IN ('ready', 'in_flight', 'expired')) AS late,
            count(*) FILTER (WHERE c.part = 1) AS due_rows,
