@@ -1,4 +1,4 @@
-"""The program in a terminal: a pty of 40 lines and 160 columns."""
+"""The program in a terminal: a pty of 40 lines, and of 160 columns by default."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,8 @@ class Terminal:
     def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.raw = ""
+        # Whether the program has ended, and all that it wrote was read.
+        self.ended = False
         self._descriptor = descriptor
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
@@ -30,6 +32,7 @@ class Terminal:
         try:
             self.raw += os.read(self._descriptor, 65536).decode()
         except OSError:  # the program has ended
+            self.ended = True
             asyncio.get_running_loop().remove_reader(self._descriptor)
 
     @property
@@ -46,10 +49,10 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def terminal(*arguments: str, **variables: str) -> AsyncIterator[Terminal]:
+async def terminal(*arguments: str, columns: int = 160, **variables: str) -> AsyncIterator[Terminal]:
     """Run a command in a terminal, and kill it at the end."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once
         [*COMMAND, *arguments],
         env=environment(**variables),

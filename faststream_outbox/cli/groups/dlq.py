@@ -26,7 +26,7 @@ from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.pages import read_pages
 from faststream_outbox.cli.operating.rows import DEAD_LETTERS, no_letter, show_dead_letter
 from faststream_outbox.cli.operating.values import as_id
-from faststream_outbox.cli.operating.views import Column, Rows, View, column, number
+from faststream_outbox.cli.operating.views import QUEUE, Column, Rows, View, column, number
 from faststream_outbox.operations import DeadLetterFilter
 
 group = typer.Typer(help="Dead letters: messages that failed for good.", no_args_is_help=True)
@@ -35,10 +35,10 @@ _REPLAY: Final = Verb("replay", "replayed", "dead letter")
 _PURGE: Final = Verb("purge", "purged", "dead letter")
 _GROUPS: Final = (
     number("count"),
-    column("queue"),
-    column("reason"),
+    QUEUE,
+    column("reason", whole=True),
     column("exception type"),
-    column("first failed", "first_failed_at"),
+    column("first failed", "first_failed_at", spare=1),
     column("last failed", "last_failed_at"),
     Column("example", lambda item: as_id(item.example_id), "right"),
 )

@@ -10,18 +10,28 @@ from faststream_outbox.cli.operating.arguments import AUTHOR, PAGE, Author, Page
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.pages import read_pages
 from faststream_outbox.cli.operating.rows import MESSAGES
-from faststream_outbox.cli.operating.views import STATE_COLOURS, Record, Rows, Sentence, View, Views, column, number
+from faststream_outbox.cli.operating.views import (
+    QUEUE,
+    STATE_COLOURS,
+    Record,
+    Rows,
+    Sentence,
+    View,
+    Views,
+    column,
+    number,
+)
 
 group = typer.Typer(help="Keys that wait: what blocks them, and how they go on.", no_args_is_help=True)
 
 _KEYS: Final = (
-    column("queue"),
+    QUEUE,
     column("key"),
     column("state", colours=STATE_COLOURS),
-    number("attempts"),
+    number("attempts", spare=1),
     number("waiting"),
     number("for", "age"),
-    number("due in"),
+    number("due in", spare=2),
     column("cause"),
 )
 _NOT_FREE: Final = "there is no such key, or its first message is being handled"

@@ -10,13 +10,13 @@ from faststream_outbox.cli.operating.views import Rows, View, column, number
 group = typer.Typer(help="Nodes: the processes that read this outbox.", no_args_is_help=True)
 
 NODES: Final = (
-    column("node", "name"),
+    column("node", "name", whole=True),
     column("alive", colours={True: "green", False: "red"}),
     column("process"),
-    column("version"),
+    column("version", spare=2),
     column("started", "started_at"),
     number("in hand"),
-    column("ordering"),
+    column("ordering", spare=1),
     column("queues"),
 )
 NO_NODES: Final = "No process that reads this outbox is connected."

@@ -8,7 +8,7 @@ import typer
 from faststream_outbox.cli.operating.arguments import AUTHOR, Author, future_time
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.values import as_time
-from faststream_outbox.cli.operating.views import Column, Rows, Sentence, View, column, number
+from faststream_outbox.cli.operating.views import QUEUE, Column, Rows, Sentence, View, number
 from faststream_outbox.operations import Pause, QueueOverview
 
 group = typer.Typer(help="Queues: what waits in them, pause and resume.", no_args_is_help=True)
@@ -23,14 +23,14 @@ def _paused(queue: QueueOverview) -> str | None:
 
 
 QUEUES: Final = (
-    column("queue"),
+    QUEUE,
     number("ready"),
-    number("scheduled"),
+    number("scheduled", rare=True),
     number("in flight"),
-    number("expired", colour="red"),
-    number("blocked keys", colour="yellow"),
-    number("parked keys", colour="red"),
-    number("dead", colour="red"),
+    number("expired", colour="red", rare=True),
+    number("blocked keys", colour="yellow", rare=True),
+    number("parked keys", colour="red", rare=True),
+    number("dead", colour="red", rare=True),
     number("oldest", "oldest_claimable_age"),
     number("nodes"),
     Column("paused", _paused, colour="yellow"),

@@ -6,20 +6,20 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from faststream_outbox.cli.operating.command import Run
-from faststream_outbox.cli.operating.views import Rows, View, Views, column, number
+from faststream_outbox.cli.operating.views import QUEUE, Rows, View, Views, number
 from faststream_outbox.operations import Count, QueueOverview
 
 _FIGURES: Final = (
-    column("queue"),
+    QUEUE,
     number("ready"),
-    number("scheduled"),
-    number("retrying"),
+    number("scheduled", rare=True),
+    number("retrying", rare=True, spare=1),
     number("in flight"),
-    number("expired"),
-    number("blocked"),
-    number("blocked keys"),
-    number("parked keys"),
-    number("dead"),
+    number("expired", rare=True),
+    number("blocked", rare=True, spare=2),
+    number("blocked keys", rare=True),
+    number("parked keys", rare=True, spare=3),
+    number("dead", rare=True),
     number("oldest", "oldest_claimable_age"),
 )
 

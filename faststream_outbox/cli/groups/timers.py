@@ -9,13 +9,13 @@ from faststream_outbox.cli.operating.arguments import AUTHOR, PAGE, TIMER_FILTER
 from faststream_outbox.cli.operating.command import Run, operator_command
 from faststream_outbox.cli.operating.pages import read_pages
 from faststream_outbox.cli.operating.values import as_id
-from faststream_outbox.cli.operating.views import STATE_COLOURS, Column, Sentence, View, column
+from faststream_outbox.cli.operating.views import QUEUE, STATE_COLOURS, Column, Sentence, View, column
 from faststream_outbox.operations import MessageFilter
 
 group = typer.Typer(help="Timers: list, cancel, or fire one now.", no_args_is_help=True)
 
 _TIMERS: Final = (
-    column("queue"),
+    QUEUE,
     column("timer", "timer_id"),
     column("due", "due_at"),
     column("state", colours=STATE_COLOURS),

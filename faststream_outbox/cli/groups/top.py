@@ -11,7 +11,7 @@ import typer
 from faststream_outbox.cli.groups.nodes import NO_NODES, NODES
 from faststream_outbox.cli.operating.command import Run
 from faststream_outbox.cli.operating.values import as_time
-from faststream_outbox.cli.operating.views import STATE_COLOURS, Rows, Sentence, View, Views, column, number
+from faststream_outbox.cli.operating.views import QUEUE, STATE_COLOURS, Rows, Sentence, View, Views, column, number
 from faststream_outbox.operations import DeadLetterGroup, QueueOverview
 from faststream_outbox.storage.postgres.activity import Activity, read_activity
 from faststream_outbox.storage.rows import to_datetime
@@ -21,20 +21,20 @@ _SECONDS: Final = 2.0
 # How many blocked keys and groups of dead letters fit below the queues.
 _SHOWN: Final = 5
 _QUEUES: Final = (
-    column("queue"),
+    QUEUE,
     number("ready"),
     number("change", "change"),
     number("in flight"),
-    number("expired", colour="red"),
-    number("scheduled"),
-    number("blocked keys", colour="yellow"),
-    number("dead", colour="red"),
+    number("expired", colour="red", rare=True),
+    number("scheduled", rare=True, spare=1),
+    number("blocked keys", colour="yellow", rare=True),
+    number("dead", colour="red", rare=True),
     number("oldest", "oldest_claimable_age"),
     number("nodes"),
     column("paused", colours={True: "yellow"}),
 )
 _KEYS: Final = (
-    column("queue"),
+    QUEUE,
     column("key"),
     column("state", colours=STATE_COLOURS),
     number("waiting"),
@@ -43,8 +43,8 @@ _KEYS: Final = (
 )
 _DEAD: Final = (
     number("count", colour="red"),
-    column("queue"),
-    column("reason"),
+    QUEUE,
+    column("reason", whole=True),
     column("exception type"),
     column("last failed", "last_failed_at"),
 )

@@ -25,5 +25,6 @@ async def read_pages(
         after = found.after
         if after is None or len(items) >= page.limit:
             break
-    notes = [] if after is None else [f"There may be more: raise --limit, or go on with --after {shlex.quote(after)}."]
+    # On a line of its own, which is copied more easily.
+    notes = [] if after is None else [f"There may be more: raise --limit, or go on with\n--after {shlex.quote(after)}"]
     return Rows(columns, items, empty, notes=notes)

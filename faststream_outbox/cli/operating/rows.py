@@ -4,7 +4,7 @@ import json
 from typing import Final
 
 from faststream_outbox.cli.operating.values import as_id
-from faststream_outbox.cli.operating.views import STATE_COLOURS, Column, Record, column, number
+from faststream_outbox.cli.operating.views import QUEUE, STATE_COLOURS, Column, Record, column, number
 from faststream_outbox.operations import Body, DeadLetter, Message
 
 _TRACEBACK: Final = "\nTraceback (most recent call last):"
@@ -27,23 +27,23 @@ def no_letter(letter_id: int) -> str:
 
 MESSAGES: Final = (
     Column("id", lambda item: as_id(item.id), "right"),
-    column("queue"),
+    QUEUE,
     column("key"),
     column("state", colours=STATE_COLOURS),
-    number("attempts"),
-    column("published", "published_at"),
+    number("attempts", spare=2),
+    column("published", "published_at", spare=3),
     column("due", "due_at"),
-    column("holder"),
+    column("holder", spare=1),
     Column("last failure", lambda item: _summary(item.last_failure)),
 )
 DEAD_LETTERS: Final = (
     Column("id", lambda item: as_id(item.id), "right"),
-    column("queue"),
+    QUEUE,
     column("key"),
-    column("reason", colour="red"),
-    number("attempts"),
+    column("reason", colour="red", whole=True),
+    number("attempts", spare=2),
     column("failed", "failed_at"),
-    column("exception type"),
+    column("exception type", spare=1),
     Column("exception", lambda item: _summary(item.exception)),
 )
 

@@ -7,12 +7,8 @@ from shutil import get_terminal_size
 from typing import Any, Final, Literal
 
 from faststream_outbox.cli.operating.values import as_cell, as_json, as_relative, printable
+from faststream_outbox.cli.operating.widths import GAP, Texts, fit, fits
 from faststream_outbox.operations import Count
-
-# Two spaces keep columns apart that hold single spaces.
-_GAP: Final = "  "
-# No column of texts is made narrower, so that it can still be read.
-_NARROWEST: Final = 6
 
 
 @dataclass(frozen=True)
@@ -26,6 +22,12 @@ class Column:
     colours: Mapping[Any, str] = field(default_factory=dict)
     # The colour of all cells that are neither empty nor zero.
     colour: str | None = None
+    # Names that are read and copied as a whole.
+    whole: bool = False
+    # Left out of a terminal's table where no row has it, or all have zero.
+    rare: bool = False
+    # Where a terminal has no room, columns that are spare are left out, 1 first.
+    spare: int = 0
 
     def style(self, value: Any) -> str:
         """Return the colour of a value; an empty text for none."""
@@ -42,16 +44,23 @@ def column(
     align: Literal["left", "right"] = "left",
     colours: Mapping[Any, str] | None = None,
     colour: str | None = None,
+    whole: bool = False,
+    rare: bool = False,
+    spare: int = 0,
 ) -> Column:
     """Return the column of an attribute; by default that of the same name."""
     wanted = attribute or name.replace(" ", "_")
-    return Column(name, lambda item: getattr(item, wanted), align, colours or {}, colour)
+    return Column(name, lambda item: getattr(item, wanted), align, colours or {}, colour, whole, rare, spare)
 
 
-def number(name: str, attribute: str | None = None, *, colour: str | None = None) -> Column:
+def number(
+    name: str, attribute: str | None = None, *, colour: str | None = None, rare: bool = False, spare: int = 0
+) -> Column:
     """Return the column of an attribute that is a number, aligned on the right."""
-    return column(name, attribute, align="right", colour=colour)
+    return column(name, attribute, align="right", colour=colour, rare=rare, spare=spare)
 
+
+QUEUE: Final = column("queue", whole=True)
 
 STATE_COLOURS: Final = {
     "retrying": "yellow",
@@ -105,24 +114,30 @@ class Rows(View):
         """Return one line for each item."""
         return map(as_json, self.items)
 
-    def _stays_whole(self, column: Column) -> bool:
-        """Return whether a column has times, numbers or states: texts give it room, and are broken into lines."""
+    def _texts(self, column: Column, room: int) -> Texts:
+        """Return a column as a terminal shows it: names, times, numbers and states stay whole."""
         values = [column.value(item) for item in self.items]
+        cells = [_short(value) for value in values]
         times = all(value is None or isinstance(value, datetime) for value in values)
-        return times or column.align == "right" or bool(column.colours)
+        # A name that would take half of the room is broken: what stands beside it matters, too.
+        name = column.whole and all(len(cell) <= room // 2 for cell in cells)
+        return Texts(column.name, cells, whole=name or times or column.align == "right" or bool(column.colours))
 
-    def _widths(self, columns: Sequence[Column]) -> list[int]:
-        """Return widths that fit the terminal: texts are broken between words, and inside words as a last resort."""
-        texts = [[each.name, *(_short(each.value(item)) for item in self.items)] for each in columns]
-        widths = [max(map(len, cells)) for cells in texts]
-        words = [max(len(word) for cell in cells for word in cell.split()) for cells in texts]
-        breakable = [at for at, each in enumerate(columns) if not self._stays_whole(each)]
-        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - get_terminal_size().columns
-        for least in (words, [_NARROWEST] * len(widths)):
-            while excess > 0 and (wide := [at for at in breakable if widths[at] > least[at]]):
-                widths[max(wide, key=widths.__getitem__)] -= 1
-                excess -= 1
-        return widths
+    def _chosen(self, room: int) -> tuple[list[tuple[Column, Texts]], list[str]]:
+        """Return the columns that a terminal shows, and the names of those for which it has no room."""
+        chosen = [(each, self._texts(each, room)) for each in self.columns if self._is_shown(each)]
+        spare = sorted((each for each, _ in chosen if each.spare), key=lambda each: each.spare)
+        left_out = list[Column]()
+        while spare and not fits([texts for _, texts in chosen], room):
+            left_out.append(spare.pop(0))
+            chosen = [(each, texts) for each, texts in chosen if each is not left_out[-1]]
+        return chosen, [each.name for each in self.columns if each in left_out]
+
+    def _is_shown(self, column: Column) -> bool:
+        """Return whether something stands in a column: it would take the room of the others."""
+        values = [column.value(item) for item in self.items]
+        zero = column.rare and all(isinstance(value, Count) and not value.number for value in values)
+        return not zero and any(value is not None for value in values)
 
     def _cells(self) -> list[list[str]]:
         return [[as_cell(each.value(item)) for each in self.columns] for item in self.items]
@@ -136,7 +151,7 @@ class Rows(View):
         widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
         aligns = [str.rjust if each.align == "right" else str.ljust for each in self.columns]
         return title + "\n".join(
-            _GAP.join(align(cell, width) for align, cell, width in zip(aligns, line, widths, strict=True)).rstrip()
+            GAP.join(align(cell, width) for align, cell, width in zip(aligns, line, widths, strict=True)).rstrip()
             for line in lines
         )
 
@@ -150,14 +165,19 @@ class Rows(View):
             return Text(self.as_text())
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.title, table.title_justify, table.title_style = self.title, "left", "bold"
-        # Columns in which nothing stands would take the room of the others.
-        columns = [each for each in self.columns if any(each.value(item) is not None for item in self.items)]
-        for each, width in zip(columns, self._widths(columns), strict=True):
-            whole = self._stays_whole(each)
-            overflow: Literal["ellipsis", "fold"] = "ellipsis" if whole else "fold"
-            table.add_column(each.name, justify=each.align, overflow=overflow, no_wrap=whole, width=width)
+        room = get_terminal_size().columns
+        chosen, left_out = self._chosen(room)
+        widths = fit([texts for _, texts in chosen], room)
+        # Otherwise a table that is too wide would be cut, in which nothing could be read.
+        table.width = sum(widths) + len(GAP) * (len(widths) - 1)
+        if left_out:
+            table.caption = f"Left out, for want of room: {', '.join(left_out)}."
+            table.caption_justify = "left"
+        for (each, texts), width in zip(chosen, widths, strict=True):
+            head = texts.wrapped_head(width)
+            table.add_column(head, justify=each.align, overflow="fold", no_wrap=texts.whole, width=width)
         for item in self.items:
-            values = [(each, each.value(item)) for each in columns]
+            values = [(each, each.value(item)) for each, _ in chosen]
             table.add_row(*(Text(_short(value), style=each.style(value)) for each, value in values))
         return table
 
@@ -182,7 +202,7 @@ class Record(View):
         """Return a line for each field, then the texts."""
         shown = {name: as_cell(value) for name, value in self.fields.items() if value is not None}
         width = max(map(len, shown), default=0)
-        lines = [f"{name.ljust(width)}{_GAP}{value}" for name, value in shown.items()]
+        lines = [f"{name.ljust(width)}{GAP}{value}" for name, value in shown.items()]
         for name, text in self.texts.items():
             lines += ["", f"{name}:", printable(text)]
         return "\n".join(lines)

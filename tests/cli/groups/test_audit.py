@@ -20,4 +20,4 @@ def test_acts_are_listed_the_newest_first(outbox: Outbox, operate: Operate) -> N
     assert len(operate("audit", "list", "--action", "purge", "--since", "1h", "-o", "jsonl").lines) == 2
     assert "second" in operate("audit", "list").out
     last = operate("audit", "list", "--limit", 1)
-    assert "There may be more: raise --limit, or go on with --after " in last.err
+    assert "There may be more: raise --limit, or go on with\n--after " in last.err

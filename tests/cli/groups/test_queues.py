@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 from tests.cli.outbox import HOUR, Done, Outbox
 
@@ -29,7 +30,7 @@ def test_messages_whose_lease_ran_out_are_listed_with_their_age(outbox: Outbox, 
     )
     for command in (("queues", "list"), ("top",)):
         lines = operate(*command).out.splitlines()
-        head, row = next((head, row) for head, row in zip(lines, lines[1:], strict=False) if row.startswith("orders"))
+        head, row = next((head, row) for head, row in pairwise(lines) if row.startswith("orders"))
         names, values = re.split(" {2,}", head), re.split(" {2,}", row)
         found = dict(zip(names, values, strict=False))
         assert (found["ready"], found["expired"], found["oldest"]) == ("0", "1", "2.0 h")

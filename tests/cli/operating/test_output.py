@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from faststream_outbox.cli.operating.views import Rows, column, number
-from tests.cli.outbox import Outbox
-from tests.cli.programs import COMMAND, environment, run
+from faststream_outbox.cli.operating.views import QUEUE, Column, Rows, column, number
+from faststream_outbox.operations import Count
+from faststream_outbox.storage.nodes import Node
+from tests.cli.groups.test_nodes import live, register
+from tests.cli.outbox import HOUR, Outbox
+from tests.cli.programs import COMMAND, TIMEOUT, environment, run
 from tests.cli.terminals import terminal
+from tests.waiting import until
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 PURGE = ("dlq", "purge", "--all", "--reason", "x")
@@ -66,6 +70,75 @@ def test_a_time_is_relative_and_stays_in_one_line_where_there_is_little_room(
     console = Console(width=32, file=StringIO())
     console.print(Rows([column("at"), column("first"), column("second")], [item]).as_rich())
     assert "3.0 h ago" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def lines_of(monkeypatch: pytest.MonkeyPatch, width: int, columns: list[Column], *items: object) -> list[str]:
+    """Return the lines of a table in a terminal of this width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    console = Console(width=width, file=StringIO())
+    console.print(Rows(columns, items).as_rich(), crop=False)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_heads_are_broken_between_words_before_texts_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = SimpleNamespace(queue="accounts", blocked_keys=Count(1), text="two words")
+    lines = lines_of(monkeypatch, 28, [QUEUE, number("blocked keys"), column("text")], item)
+    assert [line.split() for line in lines if "─" not in line] == [
+        ["blocked"],
+        ["queue", "keys", "text"],
+        ["accounts", "1", "two", "words"],
+    ]
+
+
+def test_names_stay_whole_and_texts_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = SimpleNamespace(queue="accounts", text="ConnectionRefusedError")
+    _, _, first, second, third = lines_of(monkeypatch, 18, [QUEUE, column("text")], item)
+    assert first.split() == ["accounts", "Connecti"]
+    assert second.split() + third.split() == ["onRefuse", "dError"]
+
+
+def test_a_name_that_takes_half_of_the_terminal_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = SimpleNamespace(queue="a" * 30, text="words")
+    assert max(map(len, lines_of(monkeypatch, 30, [QUEUE, column("text")], item))) <= 30
+
+
+def test_figures_that_are_zero_in_all_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [QUEUE, number("ready"), number("dead", rare=True), number("expired", rare=True)]
+    items = [
+        SimpleNamespace(queue=name, ready=Count(0), dead=Count(0), expired=Count(n)) for n, name in enumerate("ab")
+    ]
+    assert lines_of(monkeypatch, 80, columns, *items)[0].split() == ["queue", "ready", "expired"]
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(40, []), (26, ["second"]), (17, ["first", "second"])])
+def test_columns_that_are_spare_are_left_out_for_want_of_room(
+    monkeypatch: pytest.MonkeyPatch, width: int, left_out: list[str]
+) -> None:
+    item = SimpleNamespace(queue="accounts", first="1" * 8, second="2" * 8, last="whole")
+    columns = [QUEUE, column("first", spare=2), column("second", spare=1), column("last")]
+    lines = lines_of(monkeypatch, width, columns, item)
+    assert lines[0].split() == [each.name for each in columns if each.name not in left_out]
+    assert " ".join(lines[3:]) == (f"Left out, for want of room: {', '.join(left_out)}." if left_out else "")
+
+
+async def test_a_terminal_of_80_columns_shows_all_names_and_figures_whole(outbox: Outbox) -> None:
+    for queue in ("accounts", "payments-europe"):
+        outbox.dead_letter(queue=queue, last_exception="LookupError: there is no account of this number")
+        await outbox.publishing(1, queue=queue, key="k1", activate_in=HOUR)
+    node = Node()
+    register(outbox, node, "accounts", "payments-europe")
+    live(outbox, node)
+    for command, names in (
+        (("stats",), ["payments-europe", "scheduled", "keys", "dead"]),
+        (("nodes", "list"), [node.name, "accounts,", "payments-europe"]),
+        (("dlq", "list"), ["payments-europe", "retry_terminal", "LookupError:"]),
+    ):
+        async with terminal(*command, columns=80, OUTBOX_DSN=outbox.dsn) as screen:
+            await until(lambda: screen.ended, seconds=TIMEOUT)
+            words = screen.text.split()
+            assert [name for name in names if name not in words] == [], screen.text
+            assert "…" not in screen.text
+            assert max(map(len, screen.text.splitlines())) <= 80
 
 
 async def test_no_color_is_obeyed(outbox: Outbox) -> None:

@@ -102,8 +102,8 @@ SELECT q.queue, t.ready, t.scheduled, t.in_flight, t.expired, t.blocked, least(d
        greatest(t.blocked_keys, k.blocked), greatest(t.parked_keys, k.parked),
        {epoch("now()")} - {epoch("least(t.due, a.due)")}, {epoch("now()")} - {epoch("least(t.created, a.created)")},
        {epoch("now()")} - {epoch("least(t.late, a.late)")},
-       t.retrying, {epoch("now()")} - {epoch("least(t.free, a.free)")}, t.due_rows > {cap}, t.later_rows > {cap}, t.keyed_rows > {cap},
-       k.visited >= {_COUNTED_HEADS}, d.number > {cap}
+       t.retrying, {epoch("now()")} - {epoch("least(t.free, a.free)")},
+       t.due_rows > {cap}, t.later_rows > {cap}, t.keyed_rows > {cap}, k.visited >= {_COUNTED_HEADS}, d.number > {cap}
   FROM queues q CROSS JOIN LATERAL (
     SELECT least({cap}, count(*) FILTER (WHERE c.counts_as = 'ready')) AS ready,
            least({cap}, count(*) FILTER (WHERE c.counts_as = 'scheduled')) AS scheduled,
