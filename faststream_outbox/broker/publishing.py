@@ -234,7 +234,8 @@ class OutboxPublishing(BrokerUsecase[OutboxDelivery, AbstractOutboxClient, Outbo
         One statement inserts all messages of a transaction, after the session's own changes. A rollback drops them.
 
         Args:
-            session: The `AsyncSession` or `Session`, or a scoped session, that is going to commit.
+            session: The `AsyncSession` or `Session` that is going to commit, or a scoped session: then each message
+                goes to the session that is current at its `publish`.
             events: Whether to take what objects of the session record as well; see `RecordsEvents`.
 
         Example:

@@ -20,7 +20,8 @@ from faststream_outbox.storage.publishing import check_batch
 from faststream_outbox.storage.rows import payloads_of
 from faststream_outbox.storage.sessions.unit_of_work import UnitOfWork
 
-AnyOrmSession = AsyncSession | async_scoped_session[AsyncSession] | Session | scoped_session[Session]
+_ScopedSession = async_scoped_session[AsyncSession] | scoped_session[Session]
+AnyOrmSession = AsyncSession | Session | _ScopedSession
 # Gives a command to a producer, through the publish middlewares.
 Submit = Callable[[OutboxPublishCommand, ProducerProto[Any]], Coroutine[Any, Any, Any]]
 
@@ -60,10 +61,11 @@ class CollectingProducer(OutboxProducer):
 
 
 class OutboxCollector:
-    """Collects messages for the commit of one session; made by `broker.collect(session)`.
+    """Collects messages for the commit of a session; made by `broker.collect(session)`.
 
     The session writes them with one statement when it commits, after its own changes. A rollback drops them, that of a
-    savepoint those of the savepoint. The collector serves all transactions of its session.
+    savepoint those of the savepoint. The collector serves all transactions of its session. That of a scoped session
+    asks it at each `publish` which session is that of the thread, the task or the request.
 
     Example:
         outbox = broker.collect(session)
@@ -79,10 +81,22 @@ class OutboxCollector:
         self._submit = submit
         # Without transactions, in a test in memory, there is nothing to wait for.
         waits = producer.config.store.has_transactions or not (session is None or isinstance(session, NonCallableMock))
-        self._session = _sync_session(session) if waits else None
-        self._unit = None if self._session is None else UnitOfWork.of(self._session)
-        if self._unit is not None and events:
-            self._collect_events(self._unit)
+        self._session: Session | None = None
+        self._unit: UnitOfWork | None = None
+        # A scoped session has a session for each thread, task or request: which one is asked for at each message.
+        self._scoped: _ScopedSession | None = None
+        if isinstance(session, scoped_session | async_scoped_session):
+            if events:
+                raise ValueError(
+                    "Events are taken from the objects of one session, and a scoped session has many: in each request "
+                    "or task collect(scoped(), events=True)."
+                )
+            self._scoped = session
+        elif waits:
+            self._session = _sync_session(session)
+            self._unit = UnitOfWork.of(self._session)
+            if events:
+                self._collect_events(self._unit)
 
     def publish(
         self,
@@ -119,9 +133,12 @@ class OutboxCollector:
             The collected message: after the commit, its `id` is the id of the row.
 
         """
-        config, session = self._producer.config, self._session
+        config, session, unit = self._producer.config, self._session, self._unit
+        if self._scoped is not None:
+            session = _sync_session(self._scoped())
+            unit = UnitOfWork.of(session)
         producer = cast("OutboxProducer", config.producer)
-        if self._unit is not None and session is not None and producer.is_direct:
+        if unit is not None and session is not None and producer.is_direct:
             row = producer.make_row(
                 body,
                 queue,
@@ -134,7 +151,7 @@ class OutboxCollector:
                 timer_id=timer_id,
                 timer_conflict=timer_conflict,
             )
-            return self._producer.keep(session, self._unit, (row,), timer_conflict)
+            return self._producer.keep(session, unit, (row,), timer_conflict)
         cmd = OutboxPublishCommand(
             body,
             queue=queue,
@@ -185,9 +202,7 @@ class OutboxCollector:
 
 def _sync_session(session: Any) -> Session:
     """Return the synchronous session behind a session; raise `TypeError` for anything else."""
-    if isinstance(session, scoped_session):
-        session = session()
-    is_session = isinstance(session, AsyncSession | async_scoped_session | Session)
+    is_session = isinstance(session, AsyncSession | Session)
     if is_session and not isinstance(session, NonCallableMock) and (found := sync_session_of(session)) is not None:
         return found
     raise TypeError(

@@ -285,6 +285,49 @@ async def test_synchronous_and_scoped_sessions(postgres: PostgresBackend, outbox
     assert [row.payload for row in await postgres.rows()] == [b"sync", b"scoped", b"async scoped"]
 
 
+@pytest.mark.parametrize("middlewares", [[], [BaseMiddleware]], ids=["direct", "with a middleware"])
+async def test_a_collector_that_is_kept_gives_each_thread_its_own_session(
+    postgres: PostgresBackend, outbox_postgres: Database, middlewares: list[Any]
+) -> None:
+    engine = create_engine(outbox_postgres.url("psycopg"))
+    scoped = scoped_session(sessionmaker(engine))
+    outbox = broker_on(postgres, middlewares=middlewares).collect(scoped)
+    assert not scoped.registry.has()
+
+    def request(body: str, end: Callable[[], None]) -> None:
+        outbox.publish(body, queue="q")
+        end()
+        scoped.remove()
+
+    await asyncio.to_thread(request, "rolled back", scoped.rollback)
+    await asyncio.to_thread(request, "committed", scoped.commit)
+    request("in this thread", scoped.commit)
+    request("after remove", scoped.commit)
+    engine.dispose()
+    assert [row.payload for row in await postgres.rows()] == [b"committed", b"in this thread", b"after remove"]
+
+
+async def test_a_collector_that_is_kept_gives_each_task_its_own_session(postgres: PostgresBackend) -> None:
+    scoped = async_scoped_session(postgres.sessions, scopefunc=asyncio.current_task)
+    outbox = broker_on(postgres).collect(scoped)
+
+    async def request(body: str, end: Callable[[], Awaitable[None]]) -> None:
+        outbox.publish(body, queue="q")
+        await end()
+        await scoped.remove()
+
+    await asyncio.create_task(request("rolled back", scoped.rollback))
+    await asyncio.create_task(request("committed", scoped.commit))
+    await request("in this task", scoped.commit)
+    assert [row.payload for row in await postgres.rows()] == [b"committed", b"in this task"]
+
+
+async def test_events_are_taken_from_one_session(postgres: PostgresBackend) -> None:
+    scoped = async_scoped_session(postgres.sessions, scopefunc=asyncio.current_task)
+    with pytest.raises(ValueError, match=r"collect\(scoped\(\), events=True\)"):
+        broker_on(postgres).collect(scoped, events=True)
+
+
 async def test_a_session_that_begins_nothing_by_itself(postgres: PostgresBackend) -> None:
     broker = broker_on(postgres)
     async with AsyncSession(postgres.engine, autobegin=False) as session:
