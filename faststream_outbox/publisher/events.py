@@ -4,14 +4,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
-from sqlalchemy import event, inspect
+from sqlalchemy import Connection, event, inspect
+from sqlalchemy.orm import Mapper, Session, object_session
 from sqlalchemy.orm.attributes import flag_dirty
 
 from faststream_outbox.storage import TimerConflict
 from faststream_outbox.storage.checks import check_name, check_schedule
 from faststream_outbox.storage.publishing import check_timer_conflict
+from faststream_outbox.storage.sessions.unit_of_work import UnitOfWork
 
 # Where an object keeps its events: in its own `__dict__`, beside its columns.
 _EVENTS: Final = "_outbox_events"
@@ -68,9 +70,10 @@ RecordedEvent: TypeAlias = OutboxEvent | Callable[[], OutboxEvent]
 class RecordsEvents:
     """A mixin for mapped classes. Its objects record events, which their session publishes when it commits.
 
-    The session collects them with `broker.collect(session, events=True)`. Events are taken at each flush, after the
-    changes of the objects; a rollback drops them, that of a savepoint those of the savepoint. An object that was new
-    gets them back with the rollback, and publishes them if it is added again.
+    The session collects them with `broker.collect(session, events=True)`; in one that does not, a flush of objects with
+    events raises. Events are taken at each flush, after the changes of the objects; a rollback drops them, that of a
+    savepoint those of the savepoint. An object that was new gets them back with the rollback, and publishes them if it
+    is added again.
 
     Example:
         class Order(RecordsEvents, Base):
@@ -119,6 +122,25 @@ def return_events(taken: Iterable[tuple[object, RecordedEvent]]) -> None:
             each.__dict__[_EVENTS] = returned[number] + each.__dict__.get(_EVENTS, [])
 
 
+def refuse_events(objects: Iterable[object]) -> None:
+    """Raise if one of these objects has recorded events, in a session that nobody takes them from."""
+    for each in objects:
+        if isinstance(each, RecordsEvents) and each.__dict__.get(_EVENTS):
+            kind = type(each).__name__
+            raise RuntimeError(
+                f"An object of {kind} has recorded events, and its session does not collect them: its changes would be "
+                "saved without their messages. Call broker.collect(session, events=True) when you open the session. To "
+                "save without messages, call events.clear() on the object before."
+            )
+
+
+def _need_collector(_mapper: Mapper[Any], _connection: Connection, each: RecordsEvents) -> None:
+    """Refuse events at the end of the flush that writes this object, unless a collector takes them."""
+    unit = UnitOfWork.of(cast("Session", object_session(each)))
+    if unit.take_events is None:
+        unit.take_events = refuse_events
+
+
 def _drop_events(each: RecordsEvents, attributes: Iterable[str] | None) -> None:
     """Forget what an object has recorded together with changes of it that will not be written."""
     if attributes is None:
@@ -128,3 +150,7 @@ def _drop_events(each: RecordsEvents, attributes: Iterable[str] | None) -> None:
 # After a rollback, and where the program discards changes by `expire` or `refresh`: an object that kept its events
 # would publish them with its next change.
 event.listen(RecordsEvents, "expire", _drop_events, propagate=True)
+
+# In all sessions, also those that no collector knows. An object that only recorded events is updated too, without SQL.
+for _change in ("before_insert", "before_update", "before_delete"):
+    event.listen(RecordsEvents, _change, _need_collector, propagate=True)

@@ -2,12 +2,13 @@
 
 import gc
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from faststream_outbox import OutboxEvent, RecordsEvents
@@ -167,9 +168,9 @@ async def test_what_a_savepoint_took_back_is_not_returned_with_the_rollback_arou
         await session.flush()
         await savepoint.rollback()
         await session.rollback()
-    [event] = order.events
-    assert isinstance(event, OutboxEvent)
-    assert event.body == "before"
+    [recorded] = order.events
+    assert isinstance(recorded, OutboxEvent)
+    assert recorded.body == "before"
 
 
 async def test_a_new_object_whose_event_could_not_be_made_keeps_the_others(orders: PostgresBackend) -> None:
@@ -188,14 +189,70 @@ async def test_a_new_object_whose_event_could_not_be_made_keeps_the_others(order
     assert [row.payload for row in await orders.rows()] == [b"first", b"last"]
 
 
-async def test_without_the_option_nothing_is_taken(orders: PostgresBackend) -> None:
+@pytest.mark.parametrize("collects", [False, True])
+async def test_a_session_that_takes_no_events_does_not_save_objects_that_have_some(
+    orders: PostgresBackend, *, collects: bool
+) -> None:
     broker = broker_on(orders)
     async with orders.transaction() as session:
-        broker.collect(session)
+        session.add_all([Order(), Order()])
+
+    async def save(change: Callable[[AsyncSession], Awaitable[object]]) -> None:
+        async with orders.transaction() as session:
+            if collects:
+                broker.collect(session).publish("without its order", queue="q")
+            await change(session)
+
+    async def new(session: AsyncSession) -> None:
         order = Order()
         order.place()
         session.add(order)
+
+    async def changed(session: AsyncSession) -> None:
+        (await session.get_one(Order, 1)).pay()
+
+    async def only_recorded(session: AsyncSession) -> None:
+        (await session.get_one(Order, 1)).place()
+
+    async def deleted(session: AsyncSession) -> None:
+        order = await session.get_one(Order, 2)
+        order.place()
+        await session.delete(order)
+
+    for change in (new, changed, only_recorded, deleted):
+        with pytest.raises(RuntimeError, match=r"An object of Order has recorded events.*broker\.collect"):
+            await save(change)
+    async with orders.sessions() as session:
+        assert list(await session.scalars(select(Order.paid).order_by(Order.id))) == [False, False]
     assert await orders.rows() == []
+
+
+async def test_an_event_that_a_listener_of_the_insert_records_is_not_lost(orders: PostgresBackend) -> None:
+    def record(_mapper: object, _connection: object, order: Order) -> None:
+        order.place()
+
+    event.listen(Order, "after_insert", record)
+    try:
+        async with orders.sessions() as session:
+            session.add(Order())
+            with pytest.raises(RuntimeError, match="has recorded events"):
+                await session.commit()
+    finally:
+        event.remove(Order, "after_insert", record)
+
+
+async def test_a_session_that_takes_no_events_saves_objects_whose_events_were_cleared(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.sessions() as session:
+        order = Order()
+        order.pay()
+        order.events.clear()
+        session.add_all([order, Order()])
+        await session.commit()
+        broker.collect(session, events=True)
+        order.place()
+        await session.commit()
+    assert await bodies(orders) == [{"placed": 1}]
 
 
 async def test_one_broker_takes_the_events_of_a_session(orders: PostgresBackend) -> None:
