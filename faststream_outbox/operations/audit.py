@@ -89,7 +89,7 @@ class AuditOperations(OperationsBase):
             raise OperationsTableError("The audit", "audit_table")
         check_count("limit", limit)
         before_id = None if after is None else int(after)
-        rows, following = await self._call(
+        rows, following = await self._read(
             session,
             self._store.acts.read_audit,
             self.audit_table,

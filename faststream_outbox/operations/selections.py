@@ -117,7 +117,7 @@ class SelectionOperations(OperationsBase):
         if not isinstance(where, MessageFilter | DeadLetterFilter):
             raise TypeError(f"where is a MessageFilter or a DeadLetterFilter, not {type(where).__name__}.")
         kind: Kind = "messages" if isinstance(where, MessageFilter) else "dead_letters"
-        return await self._call(session, self._select, kind, where)
+        return await self._read(session, self._select, kind, where)
 
     def _select(self, session: Any, kind: Kind, where: RowFilter) -> Selection:
         acts = self._store.acts

@@ -14,6 +14,8 @@ _MIGRATE: Final = (
 )
 _CREDENTIALS: Final = "Check the user and the password in the engine's URL."
 _READ_ONLY: Final = "25006"
+# A statement waited for a lock for longer than `lock_timeout`.
+LOCK_TIMEOUT: Final = "55P03"
 _ADVICE: Final = {
     "42P01": _MIGRATE,
     "42703": _MIGRATE,
@@ -24,6 +26,7 @@ _ADVICE: Final = {
     "53100": "The server's disk is full: make room there.",
     "57P03": "The server is starting, recovering or stopping.",
     "53300": "The server has no connection left: lower pool_size, or raise max_connections.",
+    LOCK_TIMEOUT: "Another session has locked the table: `faststream-outbox doctor` names it, and what ends that.",
     _READ_ONLY: "The server, or the role, is read-only: connect to the primary.",
 }
 

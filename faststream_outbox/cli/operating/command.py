@@ -23,6 +23,7 @@ from faststream_outbox.cli.operating.views import View
 from faststream_outbox.cli.options import with_settings
 from faststream_outbox.cli.settings import keys_of
 from faststream_outbox.operations import KeyBusyError, OperationsTableError, OutboxOperations
+from faststream_outbox.storage.errors import LOCK_TIMEOUT, advice, sqlstate
 
 PANELS: Final = {"The outbox": tuple(keys_of(OperatorSettings))}
 Config = Annotated[Path | None, typer.Option(help="A TOML file with the same settings.", rich_help_panel="The outbox")]
@@ -107,6 +108,8 @@ def run_to_end(work: Coroutine[Any, Any, int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (DBAPIError, OSError) as error:
+        if sqlstate(error) == LOCK_TIMEOUT:
+            raise ProgramError(advice(error).strip()) from error
         raise ProgramError(f"The database refused it: {describe_error(error)}.") from error
 
 

@@ -23,7 +23,7 @@ class PauseOperations(AuditOperations):
                 print(pause.queue, pause.until, pause.by, pause.reason)
 
         """
-        return await self._call(session, self._pausing("The list of paused queues").read)
+        return await self._read(session, self._pausing("The list of paused queues").read)
 
     async def pause(
         self,

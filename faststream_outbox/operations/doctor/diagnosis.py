@@ -18,6 +18,7 @@ from faststream_outbox.operations.doctor.examination import (
 )
 from faststream_outbox.operations.doctor.finding import Finding, worst_first
 from faststream_outbox.operations.doctor.ids import check_ids
+from faststream_outbox.operations.doctor.locks import check_locks
 from faststream_outbox.operations.doctor.rows import (
     RECOVERY_SECONDS,
     check_backlog,
@@ -46,7 +47,7 @@ from faststream_outbox.operations.doctor.vacuum import check_slots, check_snapsh
 from faststream_outbox.operations.doctor.wakeups import check_notifications, check_pooler
 from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.runtime.timeouts import within
-from faststream_outbox.storage.errors import advice, sqlstate, without_values
+from faststream_outbox.storage.errors import LOCK_TIMEOUT, advice, sqlstate, without_values
 from faststream_outbox.storage.postgres.drivers import check_engine
 from faststream_outbox.storage.schema.grants import RoleKind
 
@@ -62,6 +63,7 @@ class _Check:
 _CHECKS: Final = (
     _Check("version", check_version),
     _Check("writable", check_writable),
+    _Check("locks", check_locks),
     _Check("pool", check_pool),
     _Check("connections", check_connections),
     _Check("rights", check_rights),
@@ -86,8 +88,8 @@ _CHECKS: Final = (
 )
 
 
-# A table or a column does not exist: the check of drift has named it.
-_UNDEFINED: Final = ("42P01", "42703")
+# Errors of checks that an error of another check explains: a table or a column does not exist, or a table is locked.
+_EXPLAINED_BY: Final = {"42P01": "drift", "42703": "drift", LOCK_TIMEOUT: "locks"}
 
 
 async def diagnose(
@@ -137,16 +139,19 @@ async def diagnose(
             await within(CHECK_SECONDS, examination.begin())
         except Exception as error:  # noqa: BLE001 - any failure is the finding
             return [_unreachable(error)]
-        findings = list[Finding]()
+        findings, causes = list[Finding](), dict[Finding, str | None]()
         for check in _CHECKS:
-            await _run(check, examination, findings)
+            if (failure := await _run(check, examination, findings)) is not None:
+                findings.append(failed := _failed(check, failure))
+                causes[failed] = _EXPLAINED_BY.get(sqlstate(failure))
     finally:
         await own.dispose()
-    return worst_first(findings)
+    named = {finding.check for finding in findings if finding.severity == "error"}
+    return worst_first([finding for finding in findings if causes.get(finding) not in named])
 
 
-async def _run(check: _Check, examination: Examination, findings: list[Finding]) -> None:
-    """Add what a check finds, also before it fails."""
+async def _run(check: _Check, examination: Examination, findings: list[Finding]) -> Exception | None:
+    """Add what a check finds, also before it fails; return why it failed."""
 
     async def collect() -> None:
         async for finding in check.find(examination):
@@ -155,19 +160,22 @@ async def _run(check: _Check, examination: Examination, findings: list[Finding])
     try:
         await within(check.seconds, collect())
     except Exception as error:  # noqa: BLE001 - any failure is a finding
-        drifted = any(each.check == "drift" and each.severity == "error" for each in findings)
-        if sqlstate(error) not in _UNDEFINED or not drifted:
-            findings.append(_failed(check, error))
+        return error
+    return None
 
 
 def _failed(check: _Check, error: Exception) -> Finding:
+    cure = advice(error).strip() or "Run the doctor again, with a role that may read the tables."
+    if sqlstate(error) == LOCK_TIMEOUT:
+        # The check of locks has found nobody.
+        cure = "A table was locked when this check read it, and was not before: run the doctor again."
     return Finding(
         check.name,
         "warning",
         f"The check {check.name} failed: {_cause(error)}.",
         None,
         "What it looks for may be wrong.",
-        advice(error).strip() or "Run the doctor again, with a role that may read the tables.",
+        cure,
     )
 
 

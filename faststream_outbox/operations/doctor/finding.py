@@ -1,5 +1,6 @@
 """`Finding`: one thing that is wrong with an outbox, and what mends it."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,14 +59,26 @@ def command(*words: str) -> str:
     return shlex.join(["faststream-outbox", *words])
 
 
+def literal(value: str) -> str:
+    """Return a text as SQL has it."""
+    # Standard strings have no escapes but the doubled quote; a line break inside would end a statement of the script.
+    return "'" + re.sub(r"[\r\n]", " ", value).replace("'", "''") + "'"
+
+
+def session_title(pid: str, role: str, label: str, state: str) -> str:
+    """Return who a session of the server is, in a few words."""
+    known = filter(None, (f"role {role or 'unknown'}", label, state))
+    return f"Session {pid} ({', '.join(known)})"
+
+
 def worst_first(findings: list[Finding]) -> list[Finding]:
     """Return findings by their severity; those of one severity stay in the order of the checks."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-# What the statements of other findings need: transactions that can write, and no old snapshot, behind which
-# CREATE INDEX CONCURRENTLY waits without an end.
-_RUN_FIRST: Final = ("writable", "snapshot")
+# What the statements of other findings need: tables that nobody has locked, transactions that can write, and no old
+# snapshot, behind which CREATE INDEX CONCURRENTLY waits without an end.
+_RUN_FIRST: Final = ("locks", "writable", "snapshot")
 
 
 def in_running_order(findings: Sequence[Finding]) -> list[Finding]:

@@ -1,12 +1,11 @@
 """Checks of what makes claims slow over time: dead rows, updates that touch indexes, and old snapshots."""
 
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
 from faststream_outbox.operations.doctor.examination import Examination, FoundTable
-from faststream_outbox.operations.doctor.finding import Finding, script
+from faststream_outbox.operations.doctor.finding import Finding, literal, script, session_title
 from faststream_outbox.storage.postgres.statements.examine.server import (
     COUNTERS,
     IDLE_SLOTS,
@@ -88,11 +87,9 @@ class _Holder:
     @property
     def title(self) -> str:
         """Who it is, in a few words."""
-        label = f", {self.label}" if self.label else ""
         match self.kind:
             case "session":
-                state = f", {self.state}" if self.state else ""
-                return f"Session {self.name} (role {self.owner or 'unknown'}{label}{state})"
+                return session_title(self.name, self.owner, self.label, self.state)
             case "prepared":
                 return f"The prepared transaction {self.name} (role {self.owner})"
             case "slot":
@@ -110,10 +107,10 @@ class _Holder:
                 return cure, script(f"SELECT pg_terminate_backend({self.name})")
             case "prepared":
                 cure = "Ask its transaction manager whether to commit it. If nobody knows it any more, roll it back."
-                return cure, script(f"ROLLBACK PREPARED {_literal(self.name)}")
+                return cure, script(f"ROLLBACK PREPARED {literal(self.name)}")
             case "slot" if self.state == "inactive":
                 cure = "If its reader will not return, drop the slot."
-                return cure, script(f"SELECT pg_drop_replication_slot({_literal(self.name)})")
+                return cure, script(f"SELECT pg_drop_replication_slot({literal(self.name)})")
             case _:
                 cure = "End the long query on the standby, or set hot_standby_feedback = off there."
                 return cure, None
@@ -156,10 +153,5 @@ async def check_slots(examination: Examination) -> AsyncIterator[Finding]:
                 None,
                 "The disk fills up, and then the server stops.",
                 "Start the reader of the slot. If it will not return, drop the slot; max_slot_wal_keep_size limits it.",
-                script(f"SELECT pg_drop_replication_slot({_literal(name)})"),
+                script(f"SELECT pg_drop_replication_slot({literal(name)})"),
             )
-
-
-def _literal(value: str) -> str:
-    # Standard strings have no escapes but the doubled quote; a line break inside would end a statement of the script.
-    return "'" + re.sub(r"[\r\n]", " ", value).replace("'", "''") + "'"

@@ -81,8 +81,11 @@ async def test_a_server_that_does_not_answer_is_named(
     assert "No answer within 0.2 seconds" in finding.what
 
 
-async def test_a_check_that_fails_is_a_finding_and_the_others_are_made(postgres: PostgresBackend) -> None:
-    # A lock that a migration holds: the doctor does not wait for it.
+async def test_a_check_that_fails_is_a_finding_and_the_others_are_made(
+    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lock that was not there yet when the doctor looked for locks; it does not wait for it.
+    monkeypatch.setattr("faststream_outbox.operations.doctor.locks._look", found_nothing)
     async with postgres.engine.connect() as connection:
         await connection.exec_driver_sql(f"LOCK TABLE {postgres.table} IN ACCESS EXCLUSIVE MODE")
         findings = await visit(postgres, dlq_table=None)
@@ -90,6 +93,11 @@ async def test_a_check_that_fails_is_a_finding_and_the_others_are_made(postgres:
     assert {"ids", "queues", "keys"} <= failed
     assert "dead_letter_table" in {finding.check for finding in findings} - failed
     assert all("lock timeout" in finding.what for finding in findings if finding.check in failed)
+    assert all("run the doctor again" in finding.cure for finding in findings if finding.check in failed)
+
+
+async def found_nothing(_examination: object) -> list[object]:
+    return []
 
 
 async def test_an_exhausted_pool_does_not_stop_the_doctor(postgres: PostgresBackend, outbox_postgres: Database) -> None:

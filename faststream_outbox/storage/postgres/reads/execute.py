@@ -13,6 +13,8 @@ _SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
+    # A table may be locked by a migration, or by a forgotten transaction: say so instead of waiting for its end.
+    "lock_timeout": "3s",
 }
 _VALUES: Final = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items())
 BEGIN_READ: Final = Statement(f"SELECT {_VALUES}")
