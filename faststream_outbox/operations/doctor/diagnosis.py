@@ -18,13 +18,13 @@ from faststream_outbox.operations.doctor.examination import (
 )
 from faststream_outbox.operations.doctor.finding import Finding, worst_first
 from faststream_outbox.operations.doctor.ids import check_ids
+from faststream_outbox.operations.doctor.keys import check_keys
 from faststream_outbox.operations.doctor.locks import check_locks
 from faststream_outbox.operations.doctor.rows import (
     RECOVERY_SECONDS,
     check_backlog,
     check_dead_letters,
     check_handlers,
-    check_keys,
     check_leases,
     check_pauses,
     check_queues,

@@ -1,7 +1,7 @@
 """What the checks of the doctor share: the tables, the limits, and questions that can neither hang nor write."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from faststream_outbox.storage.nodes import node_name
 from faststream_outbox.storage.postgres.drivers import Records, run_on
 from faststream_outbox.storage.postgres.reads.nodes import PostgresNodeReads
-from faststream_outbox.storage.postgres.statements.examine.rows import RowQuestions, read_pauses
+from faststream_outbox.storage.postgres.statements.examine.rows import RowQuestions, read_holders, read_pauses
 from faststream_outbox.storage.postgres.statements.examine.server import (
     BEGIN_QUESTION,
     SERVER,
@@ -145,7 +145,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of a queue, or heads of keys, in one state and held by one node or none."""
+    """Rows of a queue, or heads of keys, in one state and held by one node or none.
+
+    The states are those of rows; of heads also `HELD` (an operator stopped the key, for one of `reasons`) and
+    `DELAYING` (it is delayed, and rows behind it are due, since `began`).
+    """
 
     queue: str
     state: str
@@ -155,6 +159,7 @@ class RowGroup:
     began: float
     acquired: float | None
     keys: list[str] | None
+    reasons: list[str] | None
     cut: bool
 
 
@@ -240,6 +245,13 @@ class Examination:
         if not self.reads("control"):
             return []
         return [Paused(*record) for record in await self.fetch(read_pauses(self.found["control"].table))]
+
+    async def holders(self, queue: str, keys: Sequence[str]) -> dict[str, str]:
+        """Return who stopped these keys, as far as the audit says."""
+        if not self.reads("audit"):
+            return {}
+        latest_first = await self.fetch(read_holders(self.found["audit"].table), queue=queue, keys=list(keys))
+        return dict(reversed([(key, by) for key, by in latest_first]))
 
     async def describe_node(self, name: str) -> str:
         """Return the name of a node and, if the table of nodes still says so, where it ran."""

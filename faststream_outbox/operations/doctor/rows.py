@@ -1,14 +1,14 @@
-"""Checks of rows that wait: queues that nobody serves, leases of dead nodes, blocked keys, dead letters."""
+"""Checks of rows that wait: queues that nobody serves, leases of dead nodes, pauses, dead letters."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from faststream_outbox.operations.doctor.examination import Examination, RowGroup
-from faststream_outbox.operations.doctor.finding import Finding, Severity, command, script
+from faststream_outbox.operations.doctor.finding import Finding, command, script
 from faststream_outbox.storage.contract import MOST_COUNTED
 from faststream_outbox.storage.nodes import GRACE, LOOK_EVERY
-from faststream_outbox.storage.postgres.statements.examine.rows import MOST_DEAD, MOST_KEYS
+from faststream_outbox.storage.postgres.statements.examine.rows import MOST_DEAD
 from faststream_outbox.storage.rows import to_datetime
 
 # How long living nodes need to end the leases of a dead one, with room for a claim between two looks.
@@ -148,49 +148,6 @@ async def _dead_holders(examination: Examination) -> dict[str, list[RowGroup]]:
         if group.state == "in_flight" and group.node is not None and group.node not in alive:
             dead.setdefault(group.node, []).append(group)
     return dead
-
-
-async def check_keys(examination: Examination) -> AsyncIterator[Finding]:
-    """Name keys that wait for an operator, or have failed for long."""
-    heads = await examination.heads()
-    for group in heads:
-        if group.state == "parked":
-            yield _blocked(group, "warning", "parked", "Each waits for an operator, with all messages behind it.")
-        old = examination.server.time - group.began > examination.limits.retrying_seconds
-        if group.state == "retrying" and old:
-            why = "A key waits while its first message is retried, with all messages behind it."
-            yield _blocked(group, "warning", "retrying", why)
-    if any(group.cut for group in heads):
-        yield Finding(
-            "keys",
-            "info",
-            f"Only the first {MOST_KEYS:,} keys were looked at.",
-            None,
-            "Others may be blocked.",
-            "List those that wait.",
-            commands=(command("keys", "list", "--state", "parked"), command("keys", "list", "--state", "retrying")),
-        )
-
-
-def _blocked(group: RowGroup, severity: Severity, state: str, why: str) -> Finding:
-    keys = ", ".join(map(repr, group.keys or []))
-    named = f"{keys} and others" if group.count > len(group.keys or []) else keys
-    where = (group.queue, *(group.keys or ["KEY"])[:1])
-    number = f"{group.count:,} key{'' if group.count == 1 else 's'} of queue {group.queue!r}"
-    return Finding(
-        "keys",
-        severity,
-        f"{number} {'is' if group.count == 1 else 'are'} {state}: {named}.",
-        to_datetime(group.began),
-        why,
-        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter.",
-        commands=(
-            *([] if group.count == 1 else [command("keys", "list", "--queue", group.queue, "--state", state)]),
-            command("keys", "show", *where),
-            command("keys", "retry", *where, "--reason", "WHY"),
-        ),
-        alternatives=(command("keys", "skip", *where, "--reason", "WHY"),),
-    )
 
 
 async def check_dead_letters(examination: Examination) -> AsyncIterator[Finding]:

@@ -55,6 +55,19 @@ def test_the_commands_of_a_cure_can_be_pasted(outbox: Outbox, command: Command) 
     assert command("doctor", dsn=outbox.dsn).out == "Nothing is wrong.\n"
 
 
+def test_a_key_that_is_held_on_purpose_is_no_fault_and_keeps_its_hold(operate: Command) -> None:
+    operate("keys", "hold", "accounts", "H1", "--reason", "account merge", "--by", "ann")
+    done = operate("doctor")
+    assert done.code == 0
+    assert done.out.startswith(
+        "INFO    1 key of queue 'accounts' was stopped by an operator: 'H1' by ann (account merge)."
+    )
+    pasted = [shlex.split(line)[1:] for line in done.out.splitlines() if line.startswith("    ")]
+    assert [words[:2] for words in pasted] == [["keys", "show"], ["keys", "release"]]
+    assert all(operate(*words).code == 0 for words in pasted)
+    assert operate("doctor").out == "Nothing is wrong.\n"
+
+
 async def test_a_terminal_breaks_sentences_and_leaves_whole_what_can_be_pasted(outbox: Outbox) -> None:
     queue = "orders of " + "customers " * 20
     outbox.run(

@@ -1,11 +1,14 @@
-"""Servers that tests of the doctor need for themselves."""
+"""Servers that tests of the doctor need for themselves, and the tables of operators."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from faststream_outbox import make_operations_tables
 from faststream_outbox.embedded import EmbeddedPostgres
+from faststream_outbox.storage.schema.operations_tables import OperationsTables
 from tests.backends import PostgresBackend
 
 
@@ -38,3 +41,13 @@ async def own_postgres(own_server: EmbeddedPostgres, driver: str) -> AsyncIterat
     yield backend
     await engine.dispose()
     own_server.drop_database(database)
+
+
+@pytest.fixture
+async def tables(postgres: PostgresBackend) -> OperationsTables:
+    """The tables of operators, beside the outbox."""
+    metadata = MetaData()
+    tables = make_operations_tables(metadata)
+    async with postgres.engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+    return tables

@@ -1,12 +1,10 @@
-"""Rows that wait: queues that nobody serves, leases of dead nodes, blocked keys, dead letters, pauses."""
+"""Rows that wait: queues that nobody serves, leases of dead nodes, dead letters, pauses."""
 
 import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import MetaData
 
-from faststream_outbox import NoRetry, make_operations_tables
 from faststream_outbox.operations import DoctorLimits, OutboxOperations
 from faststream_outbox.storage import NewRow
 from faststream_outbox.storage.nodes import Node
@@ -17,15 +15,6 @@ from tests.operations.doctor.visits import cured, find, named, run, visit
 from tests.waiting import until
 
 LIMITS = DoctorLimits(waiting_seconds=0.0)
-
-
-@pytest.fixture
-async def tables(postgres: PostgresBackend) -> OperationsTables:
-    metadata = MetaData()
-    tables = make_operations_tables(metadata)
-    async with postgres.engine.begin() as connection:
-        await connection.run_sync(metadata.create_all)
-    return tables
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -163,53 +152,6 @@ async def test_leases_that_living_nodes_take_over_are_not_named(postgres: Postgr
     async with started(broker):
         assert await visiting == []
         await handled.wait()
-
-
-async def test_keys_that_are_parked_are_named(postgres: PostgresBackend) -> None:
-    broker = broker_on(postgres)
-
-    @broker.subscriber("q", retry_strategy=NoRetry(), on_dead="park")
-    async def handle(_number: int) -> None:
-        raise ValueError
-
-    async with postgres.transaction() as session:
-        keys = ["a", "b", "c", "d"]
-        await broker.publish_batch(1, 2, 3, 4, queue="q", session=session, keys=keys)
-    async with started(broker):
-        await until(
-            lambda: postgres.one("SELECT count(*) FROM outbox WHERE next_attempt_at = 'infinity'"), lambda n: n == 4
-        )
-    finding = await named(postgres, "keys")
-    assert finding.severity == "warning"
-    assert finding.what == "4 keys of queue 'q' are parked: 'a', 'b', 'c' and others."
-    assert finding.since is not None
-    assert "faststream-outbox keys show q a" in finding.commands
-    assert finding.commands[-1] == "faststream-outbox keys retry q a --reason WHY"
-    assert finding.alternatives == ("faststream-outbox keys skip q a --reason WHY",)
-    async with postgres.transaction() as session:
-        for key in keys:
-            await broker.skip_key(queue="q", key=key, reason="seen", session=session)
-    assert await find(postgres, "keys") == []
-
-
-async def test_a_key_that_fails_for_long_is_named(postgres: PostgresBackend) -> None:
-    await postgres.insert(NewRow("q", b"1", key="k"))
-    await postgres.run(
-        "UPDATE outbox SET attempts_count = 9, first_attempt_at = now(), next_attempt_at = now() + interval '1 day'"
-    )
-    assert await visit(postgres) == []
-    await postgres.pass_time(3600)
-    finding = await named(postgres, "keys")
-    assert finding.what == "1 key of queue 'q' is retrying: 'k'."
-
-
-async def test_keys_that_were_not_looked_at_are_named(
-    postgres: PostgresBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("faststream_outbox.storage.postgres.statements.examine.rows.MOST_KEYS", 5)
-    await postgres.insert(*(NewRow("q", b"1", key=f"k{number}") for number in range(6)))
-    finding = await named(postgres, "keys")
-    assert (finding.severity, "keys were looked at" in finding.what) == ("info", True)
 
 
 async def test_dead_letters_that_grow_are_named(postgres: PostgresBackend) -> None:

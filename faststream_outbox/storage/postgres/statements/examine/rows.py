@@ -7,7 +7,7 @@ from sqlalchemy import Table
 from faststream_outbox.storage.contract import MOST_COUNTED, MOST_QUEUES
 from faststream_outbox.storage.ordering.key_cursor import BEGINNING, LAST_ID
 from faststream_outbox.storage.ordering.states import STATE
-from faststream_outbox.storage.parking import sql_cause, sql_number
+from faststream_outbox.storage.parking import BY_OPERATOR, sql_cause, sql_number
 from faststream_outbox.storage.postgres.statements.nodes import NODE
 from faststream_outbox.storage.postgres.statements.statement import Statement, epoch
 from faststream_outbox.storage.schema.tables import quoted_name
@@ -18,13 +18,19 @@ MOST_KEYS: Final = 10_000
 MOST_DEAD: Final = 10_000
 # How many keys of a group are named.
 _NAMED: Final = 3
+# How many rows behind a delayed head are looked at for one that is due: 10 more probes of the index for such a key.
+_BEHIND: Final = 10
+# The states of heads that no row has by itself: an operator stopped the key, or due rows wait behind a delayed head.
+HELD: Final = "held"
+DELAYING: Final = "delaying"
 
 # What is read of a row, for `_groups`.
 _SEEN: Final = f"""{STATE} AS state, {NODE} AS node, {epoch("o.next_attempt_at")} AS due,
          {epoch("coalesce(o.first_attempt_at, o.created_at)")} AS began, {epoch("o.acquired_at")} AS acquired"""
-# Rows in one state, held by one node or none: how many, the oldest times, and some keys.
+# Rows in one state, held by one node or none: how many, the oldest times, some keys, and the reasons of operators.
 _GROUPED: Final = f"""count(*), min(s.due), min(s.began), min(s.acquired),
-       (array_agg(s.key) FILTER (WHERE s.key IS NOT NULL))[1:{_NAMED}]"""
+       (array_agg(s.key) FILTER (WHERE s.key IS NOT NULL))[1:{_NAMED}],
+       (array_agg(s.reason) FILTER (WHERE s.reason IS NOT NULL))[1:{_NAMED}]"""
 
 
 def _queues(table: str, conditions: tuple[str, ...] = ("true",)) -> str:
@@ -60,16 +66,18 @@ class RowQuestions:
         # The first due rows of each queue: claims begin there.
         return Statement(f"""{_queues(self._outbox, ("o.entity_key IS NULL",))}
 SELECT s.queue, s.state, s.node, {_GROUPED}, false FROM (
-  SELECT q.queue, r.*, NULL::text AS key FROM queues q CROSS JOIN LATERAL (
+  SELECT q.queue, r.*, NULL::text AS key, NULL::text AS reason FROM queues q CROSS JOIN LATERAL (
     SELECT {_SEEN} FROM {self._outbox} o
      WHERE o.entity_key IS NULL AND o.queue = q.queue AND o.next_attempt_at <= now()
      ORDER BY o.next_attempt_at LIMIT {MOST_COUNTED}) r) s
  GROUP BY s.queue, s.state, s.node ORDER BY s.queue, s.state, s.node""")
 
     def _head(self, after: str) -> str:
-        parked = sql_number(sql_cause("o.headers"), "parked_at")
-        began = f"CASE WHEN o.next_attempt_at = 'infinity' THEN {parked} END"
-        return f"""SELECT o.queue, o.entity_key AS key, o.id, {_SEEN}, {began} AS parked
+        cause = sql_cause("o.headers")
+        parked = f"CASE WHEN o.next_attempt_at = 'infinity' THEN {sql_number(cause, 'parked_at')} END"
+        held = f"o.next_attempt_at = 'infinity' AND {cause} ->> 'reason' = '{BY_OPERATOR}'"
+        reason = f"CASE WHEN {held} THEN coalesce({cause} ->> 'exception', '') END"
+        return f"""SELECT o.queue, o.entity_key AS key, o.id, {_SEEN}, {parked} AS parked, {reason} AS reason
       FROM {self._outbox} o WHERE o.entity_key IS NOT NULL AND (o.queue, o.entity_key, o.id) > ({after})
      ORDER BY o.queue, o.entity_key, o.id LIMIT 1"""
 
@@ -81,7 +89,14 @@ SELECT s.queue, s.state, s.node, {_GROUPED}, false FROM (
   SELECT x.*, w.n + 1 FROM walk w CROSS JOIN LATERAL ({self._head(f"w.queue, w.key, {LAST_ID}")}) x
    WHERE w.n < {MOST_KEYS}),
 seen AS (
-  SELECT w.queue, w.key, w.state, w.node, w.due, coalesce(w.parked, w.began) AS began, w.acquired FROM walk w)
+  SELECT w.queue, w.key, w.node, w.due, w.acquired, w.reason, coalesce(b.due, w.parked, w.began) AS began,
+         CASE WHEN w.state = 'parked' AND w.reason IS NOT NULL THEN '{HELD}'
+              WHEN b.due IS NOT NULL THEN '{DELAYING}' ELSE w.state END AS state
+    FROM walk w LEFT JOIN LATERAL (
+      SELECT {epoch("min(r.next_attempt_at) FILTER (WHERE r.next_attempt_at <= now())")} AS due FROM (
+        SELECT o.next_attempt_at FROM {self._outbox} o
+         WHERE o.entity_key IS NOT NULL AND o.queue = w.queue AND o.entity_key = w.key AND o.id > w.id
+         ORDER BY o.queue, o.entity_key, o.id LIMIT {_BEHIND}) r) b ON w.state = 'delayed')
 SELECT s.queue, s.state, s.node, {_GROUPED}, (SELECT max(w.n) >= {MOST_KEYS} FROM walk w)
   FROM seen s GROUP BY s.queue, s.state, s.node ORDER BY s.queue, s.state, s.node""")
 
@@ -103,3 +118,19 @@ def read_pauses(control: Table) -> Statement:
     return Statement(f"""SELECT c.queue, {epoch("c.until")}, {epoch("c.since")}, c."by", c.reason
   FROM {quoted_name(control.name, control.schema)} c
  WHERE c.kind = 'pause' AND (c.until IS NULL OR c.until > now()) ORDER BY c.queue LIMIT 1000""")
+
+
+# How many acts of a kind are read to find who holds a key.
+_ACTS: Final = 1000
+
+
+def read_holders(audit: Table) -> Statement:
+    """Return the statement that reads who stopped some keys of a queue, the latest act first."""
+    name = quoted_name(audit.name, audit.schema)
+    latest = " UNION ALL ".join(
+        f"""(SELECT a.id, a."by", a.target FROM {name} a
+  WHERE a.action = '{action}' ORDER BY a.id DESC LIMIT {_ACTS})"""
+        for action in ("hold_key", "park_key")
+    )
+    return Statement(f"""SELECT h.target ->> 'key', h."by" FROM ({latest}) h
+ WHERE h.target ->> 'queue' = :queue::text AND h.target ->> 'key' = ANY (:keys::text[]) ORDER BY h.id DESC""")
