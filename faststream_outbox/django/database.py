@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from faststream_outbox.broker.broker import OutboxBroker
-from faststream_outbox.django.handlers import HandlerConnections
+from faststream_outbox.django.handlers import HandlerConnections, like_a_request
 from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.storage import make_dlq_table, make_operations_tables, make_outbox_table
 from faststream_outbox.storage.postgres.drivers import Records
@@ -112,7 +112,8 @@ def database_url(using: str | None = None, *, driver: str = "psycopg") -> URL:
 def make_broker(using: str | None = None, *, driver: str = "psycopg", **options: Any) -> OutboxBroker:
     """Return a broker on the database of Django's settings, for the process that handles messages.
 
-    Each call of a handler has connections of Django of its own, which are closed when it has ended.
+    Each call of an `async def` handler has connections of Django of its own, which are closed when it has ended. Those
+    of a `def` handler are closed like those of a request: at its end, or when `CONN_MAX_AGE` is over.
 
     Args:
         using: The alias of the database; by default that of the outbox.
@@ -131,7 +132,9 @@ def make_broker(using: str | None = None, *, driver: str = "psycopg", **options:
     """
     # The first is the outermost: middlewares of the project may use models too.
     options["middlewares"] = (HandlerConnections, *options.get("middlewares", ()))
-    return OutboxBroker(create_async_engine(database_url(using, driver=driver)), **tables(), **options)
+    broker = OutboxBroker(create_async_engine(database_url(using, driver=driver)), **tables(), **options)
+    broker.config.fd_config.call_decorators = (like_a_request,)
+    return broker
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections, transaction
 
@@ -15,10 +16,10 @@ from tests.django.shop.models import Order
 from tests.waiting import until
 
 
-def publish_to(*queues: str) -> None:
+def publish_to(*queues: str, body: int = 1) -> None:
     with transaction.atomic():
         for queue in queues:
-            publish(1, queue=queue)
+            publish(body, queue=queue)
     connections.close_all()
 
 
@@ -93,14 +94,15 @@ async def test_a_lost_connection_fails_only_the_call_that_had_it(project: Any) -
     assert await stored(DeadLetter) == {"lost"}
 
 
-async def test_nothing_is_left_open(project: Any) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["async def", "def"])
+async def test_nothing_is_left_open(project: Any, *, plain: bool) -> None:
     del project
     broker, pids = make_broker(logger=None), list[int]()
 
-    @broker.subscriber("q")
-    async def handle(_number: int) -> None:
-        pids.append(await sync_to_async(server_process)())
+    def handle(_number: int) -> None:
+        pids.append(server_process())
 
+    broker.subscriber("q")(handle if plain else sync_to_async(handle))
     await sync_to_async(publish_to, thread_sensitive=False)("q", "q")
     async with running(broker):
         await until(lambda: len(pids) == 2)
@@ -110,6 +112,49 @@ async def test_nothing_is_left_open(project: Any) -> None:
 
         await until(closed)
     assert len(set(pids)) == 2
+
+
+async def test_a_def_handler_keeps_its_connection_for_conn_max_age_and_replaces_a_lost_one(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del project
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    broker, pids = make_broker(logger=None), list[int]()
+
+    @broker.subscriber("q", retry_strategy=NoRetry())
+    def handle(number: int) -> None:
+        pids.append(server_process())
+        if number == 2:
+            terminate()
+            server_process()
+
+    async with running(broker):
+        for number in (1, 2, 3):
+            await sync_to_async(publish_to, thread_sensitive=False)("q", body=number)
+            await until(lambda number=number: len(pids) == number)  # type: ignore[misc]  # mypy infers no default
+            await until(nothing_waits)
+    assert pids[0] == pids[1] != pids[2]
+    assert await stored(DeadLetter) == {"q"}
+
+
+async def test_a_def_handler_that_other_code_calls_leaves_its_connection_open(project: Any) -> None:
+    del project
+    broker, pids = make_broker(logger=None), list[int]()
+
+    @broker.subscriber("part")
+    def handle_part(_number: int) -> None:
+        pids.append(server_process())
+
+    @broker.subscriber("whole")
+    def handle_whole(number: int) -> None:
+        pids.append(server_process())
+        handle_part(number)
+        pids.append(server_process())
+
+    await sync_to_async(publish_to, thread_sensitive=False)("whole")
+    async with running(broker):
+        await until(lambda: len(pids) == 3)
+    assert len(set(pids)) == 1
 
 
 def test_in_a_test_of_django_a_handler_has_the_connection_of_the_test(project: Any) -> None:
@@ -151,6 +196,10 @@ def terminate() -> None:
             cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
     finally:
         other.close()
+
+
+async def nothing_waits() -> bool:
+    return not await stored(Message)
 
 
 async def is_stored(model: Any, name: str) -> bool:
