@@ -13,6 +13,9 @@ from faststream_outbox.relay.routing import Routes
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import OutboxRow
 
+# How many paused destinations to name; of those beyond them only a count is shown. There may be as many as keys: the
+# subjects of one stream.
+NAMED: Final = 30
 # How long to wait between two tries: short at first, then doubled up to the maximum.
 _FIRST_WAIT: Final = 0.2
 _MAX_WAIT: Final = 2.0
@@ -37,6 +40,8 @@ class _Pause:
     reason: Exception
     since: float
     wait: float
+    # Whether the log has named the destination.
+    named: bool
     # The call that keeps its rows and tries again with them; None if there is none.
     prober: object | None = None
     # When any call may try, if none does.
@@ -74,6 +79,9 @@ class Destinations:
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: asyncio.TimerHandle | None = None
         self._pauses: dict[str, _Pause] = {}
+        # How many of them the log has named, and how many there will be when it says their number next.
+        self._named = 0
+        self._next_count = NAMED + 1
         # How long each destination waited last, and until when that counts.
         self._waits: dict[str, tuple[float, float]] = {}
         self._paused_queues: frozenset[str] = frozenset()
@@ -104,11 +112,8 @@ class Destinations:
         wait, kept_until = self._waits.get(destination, (_FIRST_WAIT, 0.0))
         if (pause := self._pauses.get(destination)) is None:
             wait = wait if now < kept_until else _FIRST_WAIT
-            pause = self._pauses[destination] = _Pause(error, now, wait)
-            message = f"{destination} accepts nothing; its rows wait, and others are sent: {error}"
-            self._monitor.report(
-                "destination_paused", message, level=logging.WARNING, error=error, destination=destination
-            )
+            pause = self._pauses[destination] = _Pause(error, now, wait, named=self._named < NAMED)
+            self._report_pause(destination, pause)
         pause.reason = error  # the broker may say more at a later try
         pause.until = now + pause.wait
         self._update_queues(destination)
@@ -123,8 +128,7 @@ class Destinations:
             return
         self._waits[destination] = (pause.wait, time.monotonic() + _SAME_PAUSE_SECONDS)
         self._update_queues(destination)
-        message = f"{destination} accepts messages again."
-        self._monitor.report("destination_resumed", message, level=logging.INFO, destination=destination)
+        self._report_end(destination, pause, f"{destination} accepts messages again.")
 
     async def wait(self, destination: str, call: object, size: int) -> bool:
         """Wait before a call tries a paused destination again; return False if it has to give its rows back.
@@ -162,6 +166,29 @@ class Destinations:
         if pause is None or row.queue in self._paused_queues:
             return 0.0
         return min(max(_SHORTEST_DELAY, 2 * (time.monotonic() - pause.since)), _LONGEST_DELAY)
+
+    def _report_pause(self, destination: str, pause: _Pause) -> None:
+        """Log a pause by name, or for many from time to time how many there are."""
+        count, error = len(self._pauses), pause.reason
+        if pause.named:
+            self._named += 1
+            message = f"{destination} accepts nothing; its rows wait, and others are sent: {error}"
+        elif count >= self._next_count:
+            self._next_count = 2 * count
+            message = f"{count:,} destinations accept nothing, and the first {NAMED} are named here; the last: {error}"
+        else:
+            return
+        self._monitor.report("destination_paused", message, level=logging.WARNING, error=error, destination=destination)
+
+    def _report_end(self, destination: str, pause: _Pause, message: str) -> None:
+        """Log the end of a pause that was named, and the end of those that were not when few are left."""
+        if len(self._pauses) <= NAMED and self._next_count > NAMED + 1:
+            self._next_count = NAMED + 1
+            few = f"Of many destinations {len(self._pauses)} are left that accept nothing."
+            self._monitor.report("destination_resumed", few, level=logging.INFO, destination=destination)
+        if pause.named:
+            self._named -= 1
+            self._monitor.report("destination_resumed", message, level=logging.INFO, destination=destination)
 
     def close(self) -> None:
         """Make every call that waits give its rows back: the relay stops."""
@@ -205,8 +232,7 @@ class Destinations:
             to for to, pause in self._pauses.items() if pause.prober is None and now >= pause.until + _FORGET_AFTER
         ]
         for destination in untried:
-            del self._pauses[destination]
-            message = f"No row that goes to {destination} waits here any more."
-            self._monitor.report("destination_resumed", message, level=logging.INFO, destination=destination)
+            pause = self._pauses.pop(destination)
+            self._report_end(destination, pause, f"No row that goes to {destination} waits here any more.")
         if self._pauses or self._waits:
             self._forget_later()

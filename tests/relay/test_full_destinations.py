@@ -11,6 +11,7 @@ import pytest
 
 from faststream_outbox import OutboxBroker
 from faststream_outbox.relay import Relay, Route, by_header
+from faststream_outbox.relay.destinations import NAMED
 from faststream_outbox.relay.outgoing import Outgoing
 from faststream_outbox.relay.targets.base import NotAcceptedError
 from tests.backends import PostgresBackend
@@ -205,3 +206,25 @@ async def test_many_full_destinations_do_not_take_all_workers(postgres: Postgres
         await until_empty(postgres)
     assert len(target.sent) == 11
     assert await postgres.dead_letters() == []
+
+
+async def test_of_very_many_full_destinations_the_log_names_only_the_first(postgres: PostgresBackend) -> None:
+    """A full stream may have a subject for each key."""
+    full = [f"full-{number}" for number in range(4 * NAMED)]
+    records = Records()
+    broker, target = broker_on(postgres, records), Full(*full)
+    async with postgres.transaction() as session:
+        for number, where in enumerate(full):
+            headers = {"where": where}
+            await broker.publish(b"%d" % number, queue="q", key=where, headers=headers, session=session)
+    async with Relay(broker, to=target, routes={"q": by_header("where")}) as relay:
+        await until(lambda: len(relay.paused_destinations) == len(full))
+        messages = [record.getMessage() for record in records.named("destination_paused")]
+        assert len(messages) == NAMED + 2
+        assert messages[NAMED].startswith(f"{NAMED + 1} destinations accept nothing")
+        assert messages[NAMED + 1].startswith(f"{2 * NAMED + 2} destinations accept nothing")
+        target.full.clear()
+        await until(lambda: not relay.paused_destinations)
+    messages = [record.getMessage() for record in records.named("destination_resumed")]
+    assert len(messages) == NAMED + 1
+    assert f"Of many destinations {NAMED} are left that accept nothing." in messages

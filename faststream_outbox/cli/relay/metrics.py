@@ -80,9 +80,13 @@ class _StatusCollector(Collector):
         paused = GaugeMetricFamily(
             "faststream_outbox_relay_destination_paused", about, labels=self._labels("destination")
         )
-        for destination in status.relay.paused_destinations:
+        for destination in status.paused_destinations:
             paused.add_metric(self._values(hide(destination)), 1.0)
         yield paused
+        about = "How many destinations accept nothing while the broker answers; the first have their name above"
+        number = GaugeMetricFamily("faststream_outbox_relay_destinations_paused", about, labels=self._labels())
+        number.add_metric(self._values(), len(status.relay.paused_destinations))
+        yield number
         about = "1 for a queue that an operator has paused"
         queues = GaugeMetricFamily("faststream_outbox_relay_queue_paused", about, labels=self._labels("queue"))
         for queue in status.queues:

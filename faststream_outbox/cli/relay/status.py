@@ -5,11 +5,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final, Literal
 
 from faststream_outbox.cli.addresses import show_address
 from faststream_outbox.cli.secrets import hide
 from faststream_outbox.relay import Relay
+from faststream_outbox.relay.destinations import NAMED
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.runtime.telemetry import Monitor
 from faststream_outbox.storage import QueueStats
@@ -107,8 +109,16 @@ class Status:
         """The state, with the reason of a pause, or the destinations that accept nothing."""
         if self.state == "paused":
             return f"paused: the broker is down: {self.reason}"
-        waiting = ", ".join(self.relay.paused_destinations)
-        return f"{self.state}: nothing is accepted by {waiting}" if waiting else self.state
+        names = [*self.paused_destinations]
+        if others := len(self.relay.paused_destinations) - len(names):
+            names.append(f"{others:,} others")
+        return f"{self.state}: nothing is accepted by {', '.join(names)}" if names else self.state
+
+    @property
+    def paused_destinations(self) -> dict[str, str]:
+        """The first destinations that accept nothing, each with the reason; there may be as many as keys."""
+        first = islice(self.relay.paused_destinations.items(), NAMED)
+        return {name: hide(str(why)) for name, why in first}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state and all figures, for JSON."""
@@ -123,7 +133,8 @@ class Status:
             "lag_seconds": self.lag,
             "queues": {queue: self._queue_as_dict(queue) for queue in self.queues},
             **({"reason": self.reason} if self.state == "paused" else {}),
-            "paused_destinations": {name: hide(str(why)) for name, why in self.relay.paused_destinations.items()},
+            "paused_destinations": self.paused_destinations,
+            "paused_destinations_count": len(self.relay.paused_destinations),
         }
 
     def waiting(self) -> list[str]:

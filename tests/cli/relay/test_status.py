@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from faststream_outbox.cli.relay.metrics import RelayMetrics
 from faststream_outbox.cli.relay.status import ProgressLines, Status
+from faststream_outbox.relay.destinations import NAMED
 from faststream_outbox.relay.targets.base import NotAcceptedError
 from faststream_outbox.storage import QueueStats
 from tests.observers import Reports
@@ -28,6 +30,21 @@ def test_destinations_that_accept_nothing_are_named(down: bool, state: str, desc
     assert (status.state, status.description) == (state, description)
     assert list(status.as_dict()["paused_destinations"]) == ["small"]
     assert "secret" not in status.as_dict()["paused_destinations"]["small"]
+
+
+def test_of_very_many_destinations_only_the_first_are_named() -> None:
+    status = Status({"orders": "header:to"}, "nats://127.0.0.1:4222")
+    status.phase = "running"
+    paused = {f"to-{number}": NotAcceptedError("full") for number in range(2_000)}
+    relay: Any = SimpleNamespace(down=False, pause_reason=None, paused_destinations=paused, paused_queues={})
+    status.relay = relay
+    shown = status.as_dict()
+    assert list(shown["paused_destinations"]) == [f"to-{number}" for number in range(NAMED)]
+    assert shown["paused_destinations_count"] == 2_000
+    assert status.description.endswith(f", to-{NAMED - 1}, 1,970 others")
+    metrics = RelayMetrics(status, "shop").render().decode()
+    assert metrics.count("faststream_outbox_relay_destination_paused{") == NAMED
+    assert 'faststream_outbox_relay_destinations_paused{app_name="shop",broker="outbox"} 2000.0' in metrics
 
 
 def stopped_status(*queues: str) -> Status:
