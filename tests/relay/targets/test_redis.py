@@ -76,14 +76,19 @@ async def test_a_redis_that_may_not_be_asked_is_not_named(postgres: PostgresBack
 
 
 async def test_a_refusal_shows_no_value_of_the_message(postgres: PostgresBackend, client: Any) -> None:
-    name = f"s{uuid4().hex}"
-    await client.set(name, "no stream")
+    """The client puts the command before the answer if Redis refuses it within a transaction."""
+    await client.acl_setuser(
+        "narrow", enabled=True, passwords=["+narrow"], keys=["*"], categories=["+@all"], commands=["-xadd"]
+    )
     broker = broker_on(postgres)
     async with postgres.transaction() as session:
         for key in ("a", None):
             await broker.publish(b"secret", queue="q", key=key, headers={"card": "secret"}, session=session)
-    async with Relay(broker, to=redis_at(client), routes={"q": name}):
+    async with Relay(broker, to=redis_at(client, "narrow:narrow@"), routes={"q": f"s{uuid4().hex}"}):
         await until_empty(postgres)
-    for row in await postgres.dead_letters():
-        assert "WRONGTYPE Operation against a key holding the wrong kind of value" in str(row.last_exception)
+    dead = await postgres.dead_letters()
+    assert len(dead) == 2
+    for row in dead:
+        assert "NoPermissionError" in str(row.last_exception)
+        assert "secret" not in str(row.last_exception)
         assert "XADD" not in str(row.last_exception)
