@@ -92,6 +92,10 @@ class Destinations:
         """The destinations that accept nothing, each with the reason."""
         return {destination: pause.reason for destination, pause in self._pauses.items()}
 
+    def is_paused(self, destination: str) -> bool:
+        """Return whether a destination accepts nothing; the call that is to try it may find out that it does."""
+        return destination in self._pauses
+
     def knows(self, destination: str) -> bool:
         """Return whether a route names a destination, or it has accepted a message: no row alone has chosen it."""
         return destination in self._known

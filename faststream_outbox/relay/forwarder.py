@@ -93,7 +93,9 @@ class Forwarder:
                 if self.outage.outlasts_relay or not self.destinations.admits(destination, call):
                     await self._give_back([row for row, _ in left], destination)
                     break
-                count = self.isolation.count_together([row for row, _ in left])
+                # Try a paused destination with one row: a full exchange has copied each try to queues that have room.
+                paused = self.destinations.is_paused(destination)
+                count = 1 if paused else self.isolation.count_together([row for row, _ in left])
                 part, left = left[:count], left[count:]
                 errors = await self._send_part(part)
                 done += [

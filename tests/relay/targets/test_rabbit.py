@@ -80,3 +80,32 @@ async def test_an_exchange_that_is_deleted_while_rows_flow_costs_others_nothing(
             await until_empty(postgres)
             await inbox.until(2010)
     assert [letter.queue for letter in await postgres.dead_letters()] == ["bad"] * 100
+
+
+@only_rabbit
+async def test_a_fan_out_to_a_full_queue_is_tried_with_one_row(
+    postgres: PostgresBackend, endpoint: RabbitQueueEndpoint
+) -> None:
+    """RabbitMQ gives each try to the queues that have room, and then refuses it for the full one."""
+    broker, name = broker_on(postgres), f"{endpoint.name}-fan"
+    async with await aio_pika.connect(endpoint.running.url) as connection:
+        channel = await connection.channel()
+        arguments: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        full = await channel.declare_queue(f"{name}-full", durable=True, arguments=arguments)
+        healthy = await channel.get_queue(endpoint.destination)
+        exchange = await channel.declare_exchange(name, "fanout")
+        await channel.default_exchange.publish(aio_pika.Message(b""), full.name)
+        for queue in (full, healthy):
+            await queue.bind(exchange)
+
+        async def copies() -> int:
+            found = await channel.declare_queue(endpoint.destination, passive=True)
+            return found.declaration_result.message_count or 0
+
+        async with postgres.transaction() as session:
+            await broker.publish_batch(*[b"x"] * 50, queue="q", session=session)
+        async with Relay(broker, to=endpoint.broker(), routes={"q": f"{name}/"}):
+            assert await until(copies, lambda count: count > 52) == 53
+            await full.unbind(exchange)
+            await until_empty(postgres)
+    assert await postgres.dead_letters() == []
