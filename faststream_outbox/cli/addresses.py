@@ -19,6 +19,7 @@ _SERVER: Final = re.compile(r"((?P<login>[^\[\]]*)@)?(?P<host>[\w.-]*|\[[\w:.%]+
 _WITH_SEVERAL_SERVERS: Final = ("kafka", "kafka+confluent", "nats", "tls")
 # A login without a colon is a token here, and a user elsewhere.
 _WITH_TOKENS: Final = ("nats", "tls")
+_LAST_PORT: Final = 65535
 _UNREADABLE: Final = (
     "this address cannot be read, and it is not shown because it may hold a password; write {}, with / ? # [ ] , @ and "
     "spaces of the user and the password percent-encoded (%2F for /)."
@@ -144,6 +145,8 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         raise ValueError(f"{address!r} is not an address; write host:port, or a port")
+    if int(port) > _LAST_PORT:
+        raise ValueError(f"{address!r} has no port: the last one is {_LAST_PORT}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

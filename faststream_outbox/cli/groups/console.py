@@ -36,8 +36,8 @@ async def console(
     hook = None if access is None else load_attribute(access, "--access", "access")
     if hook is not None and not callable(hook):
         raise UsageError(f"--access: {access} is a {type(hook).__name__}, not a function.")
-    host, port = split_address(listen)
     try:
+        host, port = split_address(listen)
         await serve_console(
             run.operations, host=host, port=port, say=run.output.plain, access=hook, read_only=read_only
         )

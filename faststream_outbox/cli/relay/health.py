@@ -90,7 +90,7 @@ class HealthServer:
         host, port = split_address(address)
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=_LONGEST_REQUEST)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ProgramError(f"The health endpoint cannot listen on {address}: {error}") from error
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -70,6 +70,7 @@ def refused(*arguments: str, code: int, dsn: str | None = NOWHERE, **options: ob
             "--dsn: invalid literal for int() with base 10: 'many'",
         ),
         ((*TO, *ROUTE, "--check", "--health", "x"), "--health: 'x' is not an address; write host:port, or a port."),
+        ((*TO, *ROUTE, "--check", "--health", "99999"), "--health: '99999' has no port: the last one is 65535."),
         (TO, "routes is not set: give --route queue=destination, or set OUTBOX_ROUTES, or write routes into the file"),
         ((*TO, "--route", "orders"), "--route: 'orders' is not a route; write queue=destination."),
         ((*TO, "--route", "orders="), "--route: 'orders=' is not a route; write queue=destination."),
