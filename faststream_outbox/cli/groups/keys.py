@@ -34,7 +34,6 @@ _KEYS: Final = (
     number("due in", spare=2),
     column("cause"),
 )
-_NOT_FREE: Final = "there is no such key, or its first message is being handled"
 Queue = Annotated[str, typer.Argument(help="The queue of the key.")]
 Key = Annotated[str, typer.Argument(help="The key.")]
 
@@ -74,40 +73,52 @@ async def show(run: Run, queue: Queue, key: Key) -> View:
 @operator_command(group, "retry", AUTHOR)
 async def retry(run: Run, queue: Queue, key: Key, author: Author) -> View:
     """Make the first message of a key due now; a parked one gets all its attempts again."""
-    return _done("retried", queue, key, await run.operations.retry_key(queue, key, **author.keywords), _NOT_FREE)
+    return await _done(run, "retried", queue, key, await run.operations.retry_key(queue, key, **author.keywords))
 
 
 @operator_command(group, "skip", AUTHOR)
 async def skip(run: Run, queue: Queue, key: Key, author: Author) -> View:
     """Dead-letter the first message of a key; the key goes on with the next. Without a dead-letter table: delete it."""
-    return _done("skipped", queue, key, await run.operations.skip_key(queue, key, **author.keywords), _NOT_FREE)
+    return await _done(run, "skipped", queue, key, await run.operations.skip_key(queue, key, **author.keywords))
 
 
 @operator_command(group, "park", AUTHOR)
 async def park(run: Run, queue: Queue, key: Key, author: Author) -> View:
     """Stop a key at its first message, until it is released, retried or skipped."""
-    why = f"{_NOT_FREE}, or it is parked already"
-    return _done("parked", queue, key, await run.operations.park_key(queue, key, **author.keywords), why)
+    return await _done(run, "parked", queue, key, await run.operations.park_key(queue, key, **author.keywords))
 
 
 @operator_command(group, "hold", AUTHOR)
 async def hold(run: Run, queue: Queue, key: Key, author: Author) -> View:
     """Stop a key, also one without messages: those that come wait until it is released."""
-    why = "the key is parked already"
-    return _done("held", queue, key, await run.operations.hold_key(queue, key, **author.keywords), why)
+    return await _done(run, "held", queue, key, await run.operations.hold_key(queue, key, **author.keywords))
 
 
 @operator_command(group, "release", AUTHOR)
 async def release(run: Run, queue: Queue, key: Key, author: Author) -> View:
     """Undo a park or a hold: the key goes on where it stopped."""
-    why = "there is no such key, or it is neither parked nor held"
-    return _done("released", queue, key, await run.operations.release_key(queue, key, **author.keywords), why)
+    return await _done(run, "released", queue, key, await run.operations.release_key(queue, key, **author.keywords))
 
 
-def _done(past: str, queue: str, key: str, result: int | bool | None, otherwise: str) -> View:
-    """Return what became of a key; the exit code is 1 if nothing was changed."""
+async def _done(run: Run, past: str, queue: str, key: str, result: int | bool | None) -> View:
+    """Return what became of a key; if nothing was changed, why, and the exit code 1."""
     done = result is not None and result is not False
     data = {"action": past, "queue": queue, "key": key, "done": done}
     if done:
         return Sentence(f"{past.capitalize()} the key {key} of {queue}.", data)
-    return Sentence(f"Nothing was changed: {otherwise}.", data, exit_code=1)
+    why = await _why_not(run, past, queue, key)
+    return Sentence(f"Nothing was changed: {why}.", data | {"why": why}, exit_code=1)
+
+
+async def _why_not(run: Run, past: str, queue: str, key: str) -> str:
+    """Return why an act left a key alone, as far as the key still shows it."""
+    found = await run.operations.key(queue, key, limit=1)
+    if found is None:
+        return f"no message of queue {queue} has the key {key}"
+    if found.state == "in_flight":
+        return "a process is handling its first message"
+    if past in ("parked", "held") and found.state == "parked":
+        return "the key is parked already"
+    if past == "released" and found.state != "parked":
+        return f"the key is neither parked nor held: its first message is {found.state}"
+    return "another transaction was changing its first message; try again"

@@ -77,6 +77,42 @@ def test_a_key_without_messages_is_held_and_released(outbox: Outbox, operate: Op
     assert outbox.one("SELECT count(*) FROM outbox") == 1
 
 
-def test_a_key_that_is_not_there_is_an_error(operate: Operate) -> None:
-    done = operate("keys", "retry", "orders", "nobody", *REASON)
-    assert done.code == 1
+ACTS = ("retry", "skip", "park", "release")
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_act_on_a_key_that_is_not_there_says_so(operate: Operate, act: str) -> None:
+    done = operate("keys", act, "orders", "nobody", *REASON)
+    assert (done.code, done.out) == (1, "Nothing was changed: no message of queue orders has the key nobody.\n")
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.usefixtures("retrying")
+def test_an_act_on_a_key_that_is_being_handled_says_so(outbox: Outbox, operate: Operate, act: str) -> None:
+    outbox.run(
+        "UPDATE outbox SET acquired_token = gen_random_uuid(), acquired_at = now(), "
+        "lease_expires_at = now() + interval '1 hour' WHERE id = (SELECT min(id) FROM outbox)"
+    )
+    done = operate("keys", act, "orders", "k1", *REASON)
+    assert (done.code, done.out) == (1, "Nothing was changed: a process is handling its first message.\n")
+
+
+@pytest.mark.usefixtures("retrying")
+def test_an_act_that_a_key_needs_no_more_says_so(operate: Operate) -> None:
+    released = operate("keys", "release", "orders", "k1", *REASON)
+    assert released.out == "Nothing was changed: the key is neither parked nor held: its first message is retrying.\n"
+    assert operate("keys", "park", "orders", "k1", *REASON).code == 0
+    for act in ("park", "hold"):
+        again = operate("keys", act, "orders", "k1", *REASON)
+        assert (again.code, again.out) == (1, "Nothing was changed: the key is parked already.\n")
+    as_json = operate("keys", "park", "orders", "k1", *REASON, "-o", "json").json
+    assert (as_json["done"], as_json["why"]) == (False, "the key is parked already")
+
+
+@pytest.mark.usefixtures("retrying")
+def test_an_act_on_a_key_that_another_transaction_changes_says_so(outbox: Outbox, operate: Operate) -> None:
+    outbox.run("BEGIN")
+    outbox.run("SELECT FROM outbox FOR UPDATE")
+    done = operate("keys", "skip", "orders", "k1", *REASON)
+    outbox.run("ROLLBACK")
+    assert (done.code, "another transaction was changing its first message" in done.out) == (1, True)
