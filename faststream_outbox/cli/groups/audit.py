@@ -29,7 +29,12 @@ _FILTER: Final = Bundle(
     {
         "who": which(str, "--by", help_="Done by this person."),
         "action": which(str, help_="This action, such as replay."),
-        "queue": which(str, "--queue", "-q", help_="Done to this queue."),
+        "queue": which(
+            str,
+            "--queue",
+            "-q",
+            help_="Done to this queue, one of its keys or timers, or by a filter of it; acts by ids name no queue.",
+        ),
         "since": when("Done at this time or later"),
         "before": when("Done before"),
     },

@@ -47,9 +47,25 @@ Kinds = Annotated[
     list[Kind] | None,
     typer.Argument(help="Which tables; by default outbox, dlq, control, audit and nodes, or those of --app."),
 ]
+
+
+def _schema_number(text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(
+            f"--from: {text!r} is not the number of a schema, which is no version of the package: write a whole "
+            "number, such as 1; `schema check` names the one that older tables record."
+        )
+    return int(text)
+
+
 From = Annotated[
     int | None,
-    typer.Option("--from", help="Only what tables of this schema version need; 0 if they record none.", min=0),
+    typer.Option(
+        "--from",
+        help="Only what tables of this schema need; its number is named by `schema check`, 0 if they record none.",
+        parser=_schema_number,
+        metavar="NUMBER",
+    ),
 ]
 Functions = Annotated[
     bool, typer.Option("--functions", help="In place of the tables, the functions that publish from other languages.")
@@ -234,7 +250,10 @@ class _Faults(View):
 
 @operator_command(group, "check")
 async def check(run: Run) -> View:
-    """Compare the live tables with what this version needs; print the DDL that mends them."""
+    """Compare the live tables with what this version needs; print the DDL that mends them.
+
+    Where there is no outbox yet, `schema sql` prints its DDL.
+    """
     try:
         from faststream_outbox.storage.schema.comparison import compare_tables  # noqa: PLC0415 - Alembic is optional
     except ImportError as error:

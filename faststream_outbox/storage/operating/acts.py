@@ -82,7 +82,7 @@ class AuditFilter:
     Attributes:
         by: Who did it.
         action: What was done, such as `"discard"`.
-        queue: The queue that it was done to.
+        queue: The queue that it was done to, or whose key, timer or selection. Acts on rows by their ids name none.
         after: At this time or later; with a time zone.
         before: Before this time; with a time zone.
 

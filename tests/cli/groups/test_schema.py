@@ -73,6 +73,16 @@ def test_an_upgrade_prints_what_tables_of_an_older_version_need(
     assert {"outbox_audit", "outbox_control", "outbox_nodes"} <= set(tables_of(outbox_postgres))
 
 
+@pytest.mark.parametrize("given", ["0.9", "one", "-1"])
+def test_an_upgrade_is_from_the_number_of_a_schema(command: Command, given: str) -> None:
+    done = command("schema", "sql", f"--from={given}")
+    assert (done.code, done.out) == (2, "")
+    [line] = done.err.splitlines()
+    assert line.startswith(
+        f"Error: --from: {given!r} is not the number of a schema, which is no version of the package"
+    )
+
+
 def test_tables_of_this_version_need_nothing(command: Command) -> None:
     assert command("schema", "sql", "--from", SCHEMA_VERSION).out == ""
     later = command("schema", "sql", "--from", SCHEMA_VERSION + 1)
