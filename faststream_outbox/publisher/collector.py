@@ -34,6 +34,11 @@ class CollectingProducer(OutboxProducer):
         """The table, by which the writers of a session are sorted."""
         return self.config.store.name
 
+    def line_of(self, item: PendingRows) -> tuple[str, str, str | None]:
+        """Return the table, the queue and the key of a message: its rows have the same."""
+        row = item.rows[0]
+        return self.place, row.queue, row.key
+
     async def _write(self, cmd: OutboxPublishCommand, rows: Sequence[NewRow]) -> list[int]:
         if rows:
             if len(rows) > 1:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
-from faststream_outbox import OutboxBroker, TestOutboxBroker, make_outbox_table
+from faststream_outbox import OutboxBroker, OutboxResponse, TestOutboxBroker, make_outbox_table
 from faststream_outbox.annotations import OutboxSession
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage import MemoryStore
@@ -199,6 +199,88 @@ async def test_transactions_that_publish_for_the_same_keys_do_not_deadlock(postg
 
     await asyncio.gather(*(transaction(order) for order in [keys, keys[::-1]] * 6))
     assert len(await postgres.rows()) == 12 * len(keys)
+
+
+@pytest.mark.parametrize("how", ["publish", "publish_batch", "publish_sync", "publisher", "middleware"])
+async def test_a_message_comes_after_those_that_its_transaction_has_collected_for_its_key(
+    postgres: PostgresBackend, how: str
+) -> None:
+    broker = broker_on(postgres, middlewares=[BaseMiddleware] if how == "middleware" else [])
+
+    async def publish_now(session: AsyncSession, body: int) -> None:
+        match how:
+            case "publish_batch":
+                await broker.publish_batch(body, 0, queue="q", keys=["k", None], session=session)
+            case "publish_sync":
+                await session.run_sync(lambda sync: broker.publish_sync(body, queue="q", key="k", session=sync))
+            case "publisher":
+                await broker.publisher("q").publish(body, key="k", session=session)
+            case _:
+                await broker.publish(body, queue="q", key="k", session=session)
+
+    async with postgres.transaction() as session:
+        outbox = broker.collect(session)
+        outbox.publish(1, queue="q", key="k")
+        await publish_now(session, 2)
+        await publish_now(session, 3)
+        outbox.publish(4, queue="q", key="k", timer_id="t")
+        outbox.publish(5, queue="q", key="k")
+        await publish_now(session, 6)
+        outbox.publish(7, queue="q", key="k")
+    assert [json.loads(row.payload) for row in await postgres.rows() if row.entity_key] == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_a_message_of_another_key_queue_or_table_leaves_collected_ones_to_the_commit(
+    postgres: PostgresBackend,
+) -> None:
+    metadata = MetaData()
+    other = OutboxBroker(outbox_table=make_outbox_table(metadata, table_name="other_outbox"))
+    async with postgres.engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        outbox = broker.collect(session)
+        outbox.publish(1, queue="q", key="k")
+        outbox.publish(2, queue="q")
+        sent = statements_of(postgres)
+        await broker.publish(3, queue="q", session=session)
+        await broker.publish(4, queue="q", key="other", session=session)
+        await broker.publish(5, queue="other", key="k", session=session)
+        await other.publish(6, queue="q", key="k", session=session)
+        assert len(sent) == 4
+    assert await bodies(postgres) == [3, 4, 5, 1, 2]
+
+
+async def test_messages_that_were_written_before_another_of_their_key_outlive_the_savepoint_of_that(
+    postgres: PostgresBackend,
+) -> None:
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        outbox = broker.collect(session)
+        outbox.publish(1, queue="q", key="k")
+        savepoint = await session.begin_nested()
+        outbox.publish("dropped", queue="q", key="k")
+        await broker.publish("dropped", queue="q", key="k", session=session)
+        await savepoint.rollback()
+        outbox.publish(2, queue="q", key="k")
+        async with session.begin_nested():
+            await broker.publish(3, queue="q", key="k", session=session)
+        outbox.publish(4, queue="q", key="k")
+    assert await bodies(postgres) == [1, 2, 3, 4]
+
+
+async def test_collected_messages_whose_early_insert_fails_are_written_by_the_commit(postgres: PostgresBackend) -> None:
+    await postgres.run(f"ALTER TABLE {postgres.table} ADD CHECK (queue <> 'refused')")
+    broker = broker_on(postgres)
+    async with postgres.transaction() as session:
+        outbox = broker.collect(session)
+        outbox.publish(1, queue="q", key="k")
+        savepoint = await session.begin_nested()
+        outbox.publish("fails", queue="refused", key="k")
+        with pytest.raises(DBAPIError, match="violates check constraint"):
+            await broker.publish("not reached", queue="refused", key="k", session=session)
+        await savepoint.rollback()
+    assert await bodies(postgres) == [1]
 
 
 async def test_timers(postgres: PostgresBackend) -> None:
@@ -427,6 +509,20 @@ async def test_in_the_session_of_a_handler(postgres: PostgresBackend) -> None:
         await publish(broker, postgres, 1)
         await until(postgres.rows, lambda rows: [row.queue for row in rows] == ["next"])
     assert failures == []
+
+
+async def test_the_answer_of_a_handler_comes_after_what_it_has_collected(postgres: PostgresBackend) -> None:
+    broker = broker_on(postgres)
+
+    @broker.subscriber("q")
+    async def handle(number: int, session: OutboxSession) -> OutboxResponse:
+        broker.collect(session).publish(number + 1, queue="next", key="k")
+        return OutboxResponse(number + 2, queue="next", key="k")
+
+    async with started(broker):
+        await publish(broker, postgres, 1)
+        rows = await until(postgres.rows, lambda rows: [row.queue for row in rows][:1] == ["next"])
+    assert [row.payload for row in rows] == [b"2", b"3"]
 
 
 async def test_published_is_recorded_for_each_queue(postgres: PostgresBackend) -> None:

@@ -189,6 +189,20 @@ async def test_a_new_object_whose_event_could_not_be_made_keeps_the_others(order
     assert [row.payload for row in await orders.rows()] == [b"first", b"last"]
 
 
+async def test_a_message_comes_after_the_events_that_were_recorded_before_for_its_key(orders: PostgresBackend) -> None:
+    broker = broker_on(orders)
+    async with orders.transaction() as session:
+        outbox = broker.collect(session, events=True)
+        order = Order(id=1)
+        order.place()
+        session.add(order)
+        await broker.publish(2, queue="q", key="1", session=session)
+        order.place()
+        await session.flush()
+        outbox.publish(3, queue="q", key="1")
+    assert await bodies(orders) == [{"placed": 1}, 2, {"placed": 1}, 3]
+
+
 @pytest.mark.parametrize("collects", [False, True])
 async def test_a_session_that_takes_no_events_does_not_save_objects_that_have_some(
     orders: PostgresBackend, *, collects: bool

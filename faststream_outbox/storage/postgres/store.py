@@ -44,6 +44,7 @@ from faststream_outbox.storage.rows import AlikeRows, Lease, NewRow, OutboxRow, 
 from faststream_outbox.storage.schema.row_security import RowSecurityError
 from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 from faststream_outbox.storage.sessions.raw import AsyncpgConnection, raw_connection
+from faststream_outbox.storage.sessions.unit_of_work import write_before
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -131,7 +132,7 @@ class PostgresStore(Store):
     def _insert(self, session: Any, row: NewRow, timer_conflict: TimerConflict, *, notify: bool) -> int | None:
         _check_transaction(session)
         if row.key is not None and isinstance(session, Session):
-            session.flush()  # the id fixes the order: write what the message is about before it is drawn
+            self._write_before(session, (row,))
         statement = self._statements.insert.for_row(row)
         records = self._execute(session, statement, **row_values(row, notify=notify))
         if records:
@@ -139,6 +140,14 @@ class PostgresStore(Store):
         if timer_conflict == "extend":
             self._extend_timer(session, row)
         return None
+
+    def _write_before(self, session: Session, rows: Sequence[NewRow]) -> None:
+        """Write what the session has changed, and what it has collected for the keys of these rows, which come next.
+
+        The ids that they draw fix the order of a key.
+        """
+        session.flush()
+        write_before(session, lambda: {(self.name, row.queue, row.key) for row in rows if row.key is not None})
 
     def _extend_timer(self, session: Any, row: NewRow) -> None:
         timer = {"queue": row.queue, "timer_id": row.timer_id, "delay": row.delay_seconds, "due": row.due_epoch}
@@ -151,7 +160,7 @@ class PostgresStore(Store):
             and not isinstance(rows, AlikeRows)
             and any(row.key is not None for row in rows)
         ):
-            session.flush()
+            self._write_before(session, rows)
         statements = self._statements.insert
         if are_alike(rows):
             first = rows[0]
@@ -214,6 +223,8 @@ class PostgresStore(Store):
     async def _delete_in(
         self, session: AsyncSession, leases: Sequence[Lease], outputs: Sequence[NewRow], head: Lease | None
     ) -> bool:
+        if any(row.key is not None for row in outputs):
+            await self.run(session, self._write_before, outputs)
         if head is not None:
             followers = sorted(lease.row_id for lease in leases if lease != head)
             run = Settlement(head, Ack(tuple(outputs)), followers=[(row_id, HANDLED) for row_id in followers])

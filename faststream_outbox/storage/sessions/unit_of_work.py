@@ -1,7 +1,7 @@
 """What waits in a session for its commit: written just before it, dropped with a rollback or with its savepoint."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from sqlalchemy import event
@@ -19,6 +19,9 @@ class Writer(Protocol):
     @property
     def place(self) -> str:
         """By which writers of one session are sorted, so that all transactions take their locks in the same order."""
+
+    def line_of(self, item: Any) -> Hashable:
+        """Return what this item has in common with all items that must be written in their order."""
 
     def write(self, session: Session, items: Sequence[Any]) -> None:
         """Write the items in the session's transaction."""
@@ -105,15 +108,30 @@ class UnitOfWork:
             session.flush()
             if not (session.new or session.dirty or session.deleted):
                 break
+        self._write(session)
+        self._written = not session.in_nested_transaction()
+
+    def write_before(self, session: Session, lines: Callable[[], Collection[Hashable]]) -> None:
+        """Write all items, if one of them is in one of these lines and not written yet."""
+        if self._inserted < len(self._waiting):
+            found = lines()
+            if any(writer.line_of(item) in found for writer, item in self._waiting[self._inserted :]):
+                self._write(session)
+
+    def _write(self, session: Session) -> None:
+        """Write all items that are not written yet."""
         items: defaultdict[Writer, list[Any]] = defaultdict(list)
         for writer, item in self._waiting[self._inserted :]:
             items[writer].append(item)
-        for writer in sorted(items, key=lambda each: each.place):
-            writer.write(session, items[writer])
         # They stay: after the rollback of a savepoint in which they were written, the next commit writes them again. So
-        # does a commit that is tried again after an error above.
-        self._inserted = len(self._waiting)
-        self._written = not session.in_nested_transaction()
+        # does a commit that is tried again after an error. Counted before, because a writer asks for what is before.
+        inserted, self._inserted = self._inserted, len(self._waiting)
+        try:
+            for writer in sorted(items, key=lambda each: each.place):
+                writer.write(session, items[writer])
+        except BaseException:
+            self._inserted = inserted
+            raise
 
     def after_flush(self, session: Session) -> None:
         """Take the events of the objects that were written."""
@@ -167,6 +185,12 @@ class UnitOfWork:
         del self.taken[counts.taken :]
         if taken and self.return_events is not None:
             self.return_events(taken)
+
+
+def write_before(session: Session, lines: Callable[[], Collection[Hashable]]) -> None:
+    """Write what a session has collected, if some of it comes before what is going to be written in these lines."""
+    if _UNIT in session.info:
+        session.info[_UNIT].write_before(session, lines)
 
 
 def _before_commit(session: Session) -> None:
