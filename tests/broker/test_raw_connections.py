@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -162,6 +163,47 @@ async def test_a_pipeline_sends_it_with_what_is_before(postgres: PostgresBackend
     [row] = await postgres.rows()
     assert (row.id, row.payload) == (row_id, b"piped")
     assert await postgres.one("SELECT count(*) FROM notes") == 1
+
+
+# What waits in the pipeline before a message, and whether the message is in a transaction.
+QUEUED = [
+    (["SELECT 1"], False),
+    (["BEGIN", "SELECT 1"], True),
+    (["BEGIN", "SELECT 1", "COMMIT"], False),
+    (["BEGIN", "COMMIT", "BEGIN"], True),
+]
+
+
+@pytest.mark.parametrize(("queued", "is_open"), QUEUED, ids=["; ".join(queued) for queued, _ in QUEUED])
+@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+async def test_a_pipeline_in_autocommit_takes_a_message_only_in_a_transaction(
+    postgres: PostgresBackend, outbox_postgres: Database, kind: str, queued: list[str], *, is_open: bool
+) -> None:
+    broker, refusal = broker_on(postgres), pytest.raises(RuntimeError, match="is in no transaction")
+
+    async def asynchronous() -> None:
+        async with await psycopg.AsyncConnection.connect(outbox_postgres.dsn, autocommit=True) as connection:
+            async with connection.pipeline():
+                for statement in queued:
+                    await connection.execute(statement)
+                with nullcontext() if is_open else refusal:
+                    await broker.publish(1, queue="q", session=connection)
+            await connection.execute("ROLLBACK")
+
+    def synchronous() -> None:
+        with psycopg.connect(outbox_postgres.dsn, autocommit=True) as connection:
+            with connection.pipeline():
+                for statement in queued:
+                    connection.execute(statement)
+                with nullcontext() if is_open else refusal:
+                    broker.publish_sync(1, queue="q", session=connection)
+            connection.execute("ROLLBACK")
+
+    if kind == "asynchronous":
+        await asynchronous()
+    else:
+        synchronous()
+    assert await postgres.rows() == []
 
 
 async def test_synchronous_connections(postgres: PostgresBackend, outbox_postgres: Database) -> None:

@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
+from sqlalchemy.util import await_only
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 else:
     AsyncDriverConnection = DriverConnection = Any
 
-# The state of psycopg's connections that are in no transaction, by libpq's numbers: idle, and unknown after a loss.
+# The states of psycopg's connections, by libpq's numbers: idle, waiting for answers, and unknown after a loss.
 _IDLE: Final = 0
+_ACTIVE: Final = 1
 _UNKNOWN: Final = 4
 
 
@@ -87,7 +90,7 @@ class PsycopgAsyncConnection(RawConnection):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether libpq says so, which knows of a BEGIN in a pipeline too."""
+        """Whether libpq says so, or answers are on their way."""
         return self.connection.info.transaction_status not in (_IDLE, _UNKNOWN)
 
     @property
@@ -95,12 +98,30 @@ class PsycopgAsyncConnection(RawConnection):
         """Whether the connection is not in autocommit: its first statement begins a transaction."""
         return not self.connection.autocommit
 
+    def check_transaction(self) -> None:
+        """Raise if a statement would commit itself; in autocommit, ask the server in a pipeline."""
+        # libpq knows the state when the answers are there: a statement in a pipeline may begin a transaction, or end it.
+        if self.connection.autocommit and self.connection.info.transaction_status == _ACTIVE:
+            self._wait_for_answers()
+        super().check_transaction()
+
+    def _wait_for_answers(self) -> None:
+        async def enter() -> None:
+            async with self.connection.pipeline():  # the one that is open, which waits for all answers
+                pass
+
+        await_only(enter())
+
 
 class PsycopgConnection(PsycopgAsyncConnection):
     """A synchronous `Connection` of psycopg 3."""
 
     asynchronous = False
     _begin = "with connection.transaction():"
+
+    def _wait_for_answers(self) -> None:
+        with self.connection.pipeline():
+            pass
 
 
 def raw_connection(session: object) -> RawConnection | None:
