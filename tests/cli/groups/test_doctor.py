@@ -60,7 +60,7 @@ def test_a_key_that_is_held_on_purpose_is_no_fault_and_keeps_its_hold(operate: C
     done = operate("doctor")
     assert done.code == 0
     assert done.out.startswith(
-        "INFO    1 key of queue 'accounts' was stopped by an operator: 'H1' by ann (account merge)."
+        "INFO  1 key of queue 'accounts' was stopped by an operator: 'H1' by ann (account merge)."
     )
     pasted = [shlex.split(line)[1:] for line in done.out.splitlines() if line.startswith("    ")]
     assert [words[:2] for words in pasted] == [["keys", "show"], ["keys", "release"]]
