@@ -42,6 +42,7 @@ from faststream_outbox.operations.doctor.tables import (
     check_functions,
     check_rights,
     check_row_security,
+    unseen_sessions,
 )
 from faststream_outbox.operations.doctor.vacuum import check_slots, check_snapshot, check_vacuum
 from faststream_outbox.operations.doctor.wakeups import check_notifications, check_pooler
@@ -147,7 +148,11 @@ async def diagnose(
     finally:
         await own.dispose()
     named = {finding.check for finding in findings if finding.severity == "error"}
-    return worst_first([finding for finding in findings if causes.get(finding) not in named])
+    findings = [finding for finding in findings if causes.get(finding) not in named]
+    # Alone it is no fault: no kind of role needs that right for its work.
+    if not examination.server.sees_sessions and any(finding.severity != "info" for finding in findings):
+        findings.append(unseen_sessions(examination.server.role))
+    return worst_first(findings)
 
 
 async def _run(check: _Check, examination: Examination, findings: list[Finding]) -> Exception | None:

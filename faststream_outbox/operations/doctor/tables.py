@@ -18,7 +18,7 @@ from faststream_outbox.storage.postgres.statements.examine.server import (
 from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
 from faststream_outbox.storage.schema.ddl import Fault, absent_table
 from faststream_outbox.storage.schema.functions import read_functions
-from faststream_outbox.storage.schema.grants import Grant, grant_statements, grants_of
+from faststream_outbox.storage.schema.grants import Grant, grant_statements, grants_of, read_all_stats
 from faststream_outbox.storage.schema.row_security import RowSecurityError
 from faststream_outbox.storage.schema.tables import SCHEMA_VERSION, quoted_name
 
@@ -52,16 +52,19 @@ async def check_rights(examination: Examination) -> AsyncIterator[Finding]:
         functions = [name for [name] in await examination.fetch(MISSING_FUNCTIONS, functions=list(FUNCTIONS))]
         if functions:
             yield _missing_functions(functions, role)
-    if not examination.server.sees_sessions:
-        yield Finding(
-            "rights",
-            "info",
-            f"The role {role} does not see what sessions of other roles do.",
-            None,
-            "The doctor cannot say since when a transaction is open, and passes over younger ones.",
-            "Grant it pg_read_all_stats, or run the doctor as a role that has it.",
-            script(f"GRANT pg_read_all_stats TO {quoted_name(role)}"),
-        )
+
+
+def unseen_sessions(role: str) -> Finding:
+    """Return what a role does not see that is no member of pg_read_all_stats."""
+    return Finding(
+        "rights",
+        "info",
+        f"The role {role} does not see what sessions of other roles do.",
+        None,
+        "The doctor cannot say since when a transaction is open, and passes over younger ones.",
+        "Grant it pg_read_all_stats, or run the doctor as a role that has it.",
+        script(read_all_stats(role)),
+    )
 
 
 def _article(kind: str) -> str:

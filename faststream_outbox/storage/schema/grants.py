@@ -43,6 +43,8 @@ _RIGHTS: Final[dict[RoleKind, dict[str, Sequence[str]]]] = {
     },
 }
 
+# The kinds of roles whose work includes the doctor.
+_EXAMINING: Final[tuple[RoleKind, ...]] = ("operator", "viewer")
 # The kinds of roles that publish, and may call the functions for it.
 _PUBLISHING: Final[tuple[RoleKind, ...]] = ("producer", "consumer", "operator")
 
@@ -98,6 +100,11 @@ def grant_statements(grants: Iterable[Grant], role: str) -> Iterator[str]:
         yield f"GRANT {', '.join(each)} ON {target} TO {quoted_name(role)}"
 
 
+def read_all_stats(role: str) -> str:
+    """Return the GRANT that shows a role the sessions of all others, of every database of the server."""
+    return f"GRANT pg_read_all_stats TO {quoted_name(role)}"
+
+
 def grants_sql(
     role: str,
     kind: RoleKind,
@@ -116,6 +123,9 @@ def grants_sql(
     A producer publishes, timers too; to extend or cancel timers it needs what a consumer has on the outbox. No role
     needs a right on a sequence, because the ids of these tables are identities. Roles that do not own the database
     need CONNECT on it, which Postgres grants to all by default.
+
+    Of an operator and a viewer the last line is a comment: with that right the doctor says more of sessions that are in
+    the way. It is much wider than the others, since it shows the statements of all sessions of the server.
 
     Args:
         role: The name of the role, as it is, without quotes.
@@ -153,4 +163,5 @@ def grants_sql(
     if functions_schema is not None and kind in _PUBLISHING:
         listed = ", ".join(each.signature for each in publish_functions(outbox_table, functions_schema))
         statements.append(f"GRANT EXECUTE ON FUNCTION {listed} TO {quoted_name(role)}")
-    return "".join(f"{statement};\n" for statement in statements)
+    wider = f"-- Shows the doctor the sessions of other roles: {read_all_stats(role)};\n" if kind in _EXAMINING else ""
+    return "".join(f"{statement};\n" for statement in statements) + wider

@@ -89,12 +89,25 @@ async def test_functions_that_were_revoked_are_named(postgres: PostgresBackend, 
         assert await visit(postgres, engine=engine, kind="consumer") == []
 
 
-async def test_a_role_that_does_not_see_sessions_is_told(postgres: PostgresBackend, outbox_postgres: Database) -> None:
-    async with role_of(postgres, outbox_postgres, "operator", sees_sessions=False) as (_, engine):
-        finding = await named(postgres, "rights", engine=engine)
-        assert finding.severity == "info"
+@pytest.mark.parametrize("kind", ["operator", "viewer"])
+async def test_a_role_that_does_not_see_sessions_is_told_where_something_is_wrong(
+    postgres: PostgresBackend, outbox_postgres: Database, kind: RoleKind
+) -> None:
+    async with role_of(postgres, outbox_postgres, kind, sees_sessions=False) as (_, engine):
+        assert await visit(postgres, engine=engine, kind=kind) == []
+        await postgres.run("ALTER TABLE outbox SET (fillfactor = 100)")
+        storage, finding = await visit(postgres, engine=engine, kind=kind)
+        assert (storage.check, finding.check, finding.severity) == ("storage", "rights", "info")
         await run(postgres.engine, finding.sql)
-        assert await visit(postgres, engine=engine) == []
+        await named(postgres, "storage", engine=engine, kind=kind)
+
+
+async def test_a_missing_column_of_which_a_right_is_needed_is_named_once(postgres: PostgresBackend) -> None:
+    await postgres.run("ALTER TABLE outbox_dlq DROP COLUMN last_exception")
+    finding = await named(postgres, "drift")
+    assert (finding.severity, "column last_exception is missing" in finding.what) == ("error", True)
+    assert await cured(postgres, finding)
+    assert await visit(postgres) == []
 
 
 async def test_row_level_security_that_hides_rows_is_named(

@@ -126,7 +126,13 @@ def test_grants_are_the_same_each_time_and_one_on_each_line() -> None:
 
 @pytest.mark.parametrize("kind", WORK)
 def test_tables_that_are_not_given_are_not_granted(kind: RoleKind) -> None:
-    assert grants_sql("me", kind, outbox_table=make_outbox_table(MetaData())).count("GRANT ") == 1
+    lines = grants_sql("me", kind, outbox_table=make_outbox_table(MetaData())).splitlines()
+    assert sum(line.startswith("GRANT ") for line in lines) == 1
+
+
+def test_the_right_to_see_all_sessions_is_a_comment() -> None:
+    *_, last = grants_sql('the "me"', "operator", outbox_table=make_outbox_table(MetaData())).splitlines()
+    assert last == '-- Shows the doctor the sessions of other roles: GRANT pg_read_all_stats TO "the ""me""";'
 
 
 def test_another_kind_is_refused() -> None:
