@@ -185,20 +185,22 @@ def _failed(check: _Check, error: Exception) -> Finding:
 
 
 def _cause(error: Exception) -> str:
-    """Return the server's or the driver's own sentence, and of any other error what it is."""
-    original = getattr(error, "orig", None)
-    if original is None:
+    """Return the sentence of the server, the driver or the system, and of any other error what it is."""
+    original = getattr(error, "orig", None) or error
+    if original is error and not isinstance(error, OSError) and not sqlstate(error):
         return describe(error)
-    return str(without_values(original)).strip().partition("\n")[0].rstrip(".")
+    return str(without_values(original)).strip().partition("\n")[0].rstrip(".") or type(original).__name__
 
 
 def _unreachable(error: Exception) -> Finding:
+    cure = advice(error).strip()
+    if "URL" not in cure:
+        cure = f"{cure} Check the engine's URL, the network between this machine and the server, and its log.".lstrip()
     return Finding(
         "reachable",
         "error",
-        f"The database cannot be asked: {_cause(error)}.",
+        f"The database cannot be reached: {_cause(error)}.",
         None,
         "Nothing can be published, claimed or settled by this process.",
-        advice(error).strip()
-        or "Check the engine's URL, the network between this machine and the server, and its log.",
+        f"{cure} On the command line this URL is --dsn (OUTBOX_DSN).",
     )

@@ -90,6 +90,10 @@ def test_missing_tables_and_a_missing_server_are_findings(command: Command, outb
     away = command("doctor", "-o", "json", dsn="postgresql://shop:top-secret@127.0.0.1:1/shop")
     assert (away.code, [each["severity"] for each in away.json]) == (1, ["error"])
     assert "top-secret" not in away.out + away.err
+    [finding] = away.json
+    assert finding["what"].startswith("The database cannot be reached: ")
+    assert "Error(" not in finding["what"]
+    assert "--dsn (OUTBOX_DSN)" in finding["cure"]
 
 
 def test_an_application_is_examined(

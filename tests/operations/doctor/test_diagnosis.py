@@ -61,12 +61,14 @@ async def test_a_server_that_is_not_there_is_named(postgres: PostgresBackend, ou
     [finding] = await visit(postgres, engine=gone)
     assert (finding.check, finding.severity) == ("reachable", "error")
     assert "Is the server running" in complete(finding).cure
+    assert finding.what.startswith("The database cannot be reached: [Errno 111] Connect call failed ('127.0.0.1', ")
 
 
 async def test_a_wrong_database_is_named(postgres: PostgresBackend, outbox_postgres: Database) -> None:
     engine = create_async_engine(outbox_postgres.sibling().url("asyncpg"))
     [finding] = await visit(postgres, engine=engine)
-    assert (finding.check, finding.cure) == ("reachable", "Check the database's name in the engine's URL.")
+    assert finding.check == "reachable"
+    assert finding.cure.startswith("Check the database's name in the engine's URL. ")
 
 
 async def test_a_server_that_does_not_answer_is_named(
