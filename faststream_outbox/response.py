@@ -109,11 +109,9 @@ class OutboxPublishCommand(BatchPublishCommand):
         timer_conflict: TimerConflict = "ignore",
         _publish_type: PublishType = PublishType.PUBLISH,
     ) -> None:
-        check_timer_conflict(timer_conflict)
+        check_timer_conflict(timer_conflict, timer_id)
         if headers is not None and not isinstance(headers, Mapping):
             raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}.")
-        if timer_conflict != "ignore" and timer_id is None:
-            raise ValueError(f"timer_conflict={timer_conflict!r} applies to timers only: give a timer_id.")
         super().__init__(
             None,
             _publish_type=_publish_type,

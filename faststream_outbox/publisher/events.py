@@ -60,7 +60,7 @@ class OutboxEvent:
             if value is not None:
                 check_name(name, value)
         check_schedule(self.activate_in, self.activate_at)
-        check_timer_conflict(self.timer_conflict)
+        check_timer_conflict(self.timer_conflict, self.timer_id)
 
 
 # An event, or a function that makes it after the flush.

@@ -54,7 +54,7 @@ class PublishingStore(ABC):
     ) -> int | None:
         """Insert one row through a synchronous session or connection."""
         check_row(row)
-        check_timer_conflict(timer_conflict)
+        check_timer_conflict(timer_conflict, row.timer_id)
         return self._insert(session, row, timer_conflict, notify=notify)
 
     async def insert_many(
@@ -137,7 +137,9 @@ def check_batch(rows: Sequence[NewRow]) -> None:
     check_payloads(payloads_of(rows))
 
 
-def check_timer_conflict(value: Any) -> None:
-    """Raise unless this is a `TimerConflict`."""
+def check_timer_conflict(value: Any, timer_id: str | None) -> None:
+    """Raise unless this is a `TimerConflict`, and that of a timer."""
     if value not in ("ignore", "extend"):
         raise ValueError(f'timer_conflict is "ignore" or "extend", not {value!r}.')
+    if value != "ignore" and timer_id is None:
+        raise ValueError(f"timer_conflict={value!r} applies to timers only: give a timer_id.")

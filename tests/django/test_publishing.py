@@ -142,9 +142,14 @@ def test_a_batch_is_one_statement(project: Any) -> None:
 
 def test_values_are_checked_before_they_abort_the_transaction(project: Any) -> None:
     with transaction.atomic():
-        mistakes: list[dict[str, Any]] = [{"queue": ""}, {"queue": "q" * 300}, {"queue": "q", "key": "\x00"}]
-        for wrong in mistakes:
-            with pytest.raises(ValueError, match=r"queue|key"):
+        mistakes: list[tuple[str, dict[str, Any]]] = [
+            ("queue is empty", {"queue": ""}),
+            ("queue has 300 characters", {"queue": "q" * 300}),
+            ("key holds a NUL", {"queue": "q", "key": "\x00"}),
+            ("give a timer_id", {"queue": "q", "timer_conflict": "extend"}),
+        ]
+        for error, wrong in mistakes:
+            with pytest.raises(ValueError, match=error):
                 publish(1, **wrong)
         publish(2, queue="q")
     assert len(rows(project)) == 1
