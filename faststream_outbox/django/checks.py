@@ -28,8 +28,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Name tables that were not migrated: `manage.py check --database default`, and before each `migrate`."""
-    alias = outbox_alias()
-    if alias not in (databases or ()) or connections[alias].vendor != "postgresql":
+    if check_database() or (alias := outbox_alias()) not in (databases or ()):
         return []
     name = tables()["outbox_table"].name
     try:

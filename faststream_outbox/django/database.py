@@ -20,7 +20,8 @@ from faststream_outbox.storage.postgres.drivers import Records
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.postgres.store import PostgresStore
 
-_KEYS: Final = {"database", "after_commit"}
+# The entries of the setting `OUTBOX`.
+_ENTRIES: Final = {"database": str, "after_commit": bool}
 # The options of Django's settings that libpq has too.
 _LIBPQ: Final = (
     "sslmode",
@@ -44,19 +45,22 @@ class _DjangoStore(PostgresStore):
 
 
 def option(name: str, *, default: Any) -> Any:
-    """Return an entry of the setting `OUTBOX`; raise for entries that do not exist."""
+    """Return an entry of the setting `OUTBOX`; raise for entries that do not exist, and for values of other types."""
     given = getattr(settings, "OUTBOX", {})
-    if not isinstance(given, dict) or not given.keys() <= _KEYS:
-        unknown = sorted(given.keys() - _KEYS) if isinstance(given, dict) else given
-        raise ImproperlyConfigured(
-            f"OUTBOX is a dict with {' and '.join(sorted(_KEYS))}, and {unknown!r} is not known."
-        )
+    if not isinstance(given, dict):
+        raise ImproperlyConfigured(f'OUTBOX is {given!r}, and no dict: write OUTBOX = {{"database": "default"}}.')
+    for entry, value in given.items():
+        if (expected := _ENTRIES.get(entry)) is None:
+            raise ImproperlyConfigured(f"OUTBOX has {entry!r}, and its entries are {' and '.join(_ENTRIES)}.")
+        if not isinstance(value, expected):
+            raise ImproperlyConfigured(f"OUTBOX[{entry!r}] is a {expected.__name__}, not {value!r}.")
     return given.get(name, default)
 
 
 def outbox_alias(using: str | None = None) -> str:
     """Return the alias of the database that has the tables: `OUTBOX = {"database": …}`, by default `default`."""
-    return using or str(option("database", default="default"))
+    alias: str = using or option("database", default="default")
+    return alias
 
 
 @lru_cache(maxsize=1)

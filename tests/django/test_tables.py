@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import override_settings
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from faststream_outbox.django.checks import check_database, check_tables
+from faststream_outbox.django.checks import check_tables
 from faststream_outbox.django.database import tables
 from faststream_outbox.embedded import Database
 from faststream_outbox.storage.schema.validation import validate_schema
@@ -69,13 +69,17 @@ def test_checks_pass(project: Any) -> None:
     [
         ({"database": "other"}, "outbox.E002"),
         ({"databse": "default"}, "outbox.E001"),
+        ({"database": None}, "outbox.E001"),
+        ({"after_commit": "yes"}, "outbox.E001"),
+        ("default", "outbox.E001"),
+        (None, "outbox.E001"),
     ],
-    ids=["an alias that does not exist", "an entry that does not exist"],
 )
-def test_a_wrong_setting_is_named(project: Any, setting: dict[str, str], expected: str) -> None:
+@pytest.mark.parametrize("databases", [None, ["default"]], ids=["without databases", "with databases"])
+def test_a_wrong_setting_is_named(project: Any, setting: Any, expected: str, databases: list[str] | None) -> None:
     del project
     with override_settings(OUTBOX=setting):
-        assert [message.id for message in check_database()] == [expected]
+        assert [message.id for message in run_checks(databases=databases)] == [expected]
 
 
 def test_tables_that_are_missing_or_older_are_named(outbox_postgres: Database, migrated: Database) -> None:
