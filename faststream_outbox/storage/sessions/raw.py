@@ -100,7 +100,7 @@ class PsycopgAsyncConnection(RawConnection):
 
     def check_transaction(self) -> None:
         """Raise if a statement would commit itself; in autocommit, ask the server in a pipeline."""
-        # libpq knows the state when the answers are there: a statement in a pipeline may begin or end a transaction.
+        # libpq knows the state when the answers are there: statements in a pipeline may begin a transaction, or end it.
         if self.connection.autocommit and self.connection.info.transaction_status == _ACTIVE:
             self._wait_for_answers()
         super().check_transaction()
