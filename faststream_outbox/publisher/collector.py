@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from faststream_outbox._faststream import ProducerProto
-from faststream_outbox.publisher.events import OutboxEvent, return_events, take_events
+from faststream_outbox.publisher.events import event_of, return_events, take_events
 from faststream_outbox.publisher.producer import OutboxProducer, PendingRows, run_now
 from faststream_outbox.response import CollectedMessage, OutboxPublishCommand
 from faststream_outbox.storage import NewRow, TimerConflict
@@ -190,7 +190,7 @@ class OutboxCollector:
         taken = list(take_events(objects))
         unit.taken += taken  # before one of them raises, which fails the flush
         for _, recorded in taken:
-            event = recorded if isinstance(recorded, OutboxEvent) else recorded()
+            event = event_of(recorded)
             self.publish(
                 event.body,
                 event.queue,

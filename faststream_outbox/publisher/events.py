@@ -110,6 +110,19 @@ def take_events(objects: Iterable[object]) -> Iterator[tuple[object, RecordedEve
                 yield each, recorded
 
 
+def event_of(recorded: Any) -> OutboxEvent:
+    """Return a recorded event, made by its function if it is one; raise `TypeError` for anything else."""
+    if isinstance(recorded, OutboxEvent):
+        return recorded
+    wrong = f"a {type(recorded).__name__}"
+    if callable(recorded):
+        made = recorded()
+        if isinstance(made, OutboxEvent):
+            return made
+        wrong = f"a function that returned a {type(made).__name__}"
+    raise TypeError(f"The events of an object hold {wrong}: append an OutboxEvent, or a function that returns one.")
+
+
 def return_events(taken: Iterable[tuple[object, RecordedEvent]]) -> None:
     """Give events back to objects that a rollback has made new again: with their values they may be added again."""
     returned = defaultdict[int, list[RecordedEvent]](list)

@@ -279,6 +279,21 @@ async def test_one_broker_takes_the_events_of_a_session(orders: PostgresBackend)
             other.collect(session, events=True)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("nonsense", "hold a str: append an OutboxEvent"), (lambda: None, "a function that returned a NoneType: append")],
+    ids=["a value", "a function"],
+)
+async def test_what_is_no_event_is_named_at_the_flush(orders: PostgresBackend, wrong: Any, words: str) -> None:
+    async with orders.sessions() as session:
+        broker_on(orders).collect(session, events=True)
+        order = Order()
+        order.events.append(wrong)
+        session.add(order)
+        with pytest.raises(TypeError, match=words):
+            await session.commit()
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"queue": ""}, "queue is empty"),
     ({"key": "\x00"}, "NUL"),
