@@ -112,6 +112,23 @@ async def test_a_connection_without_a_transaction_is_refused(postgres: PostgresB
     assert await broker.fetch_unprocessed(session=connection) == []
 
 
+async def test_a_connection_that_is_closed_or_released_is_named(
+    postgres: PostgresBackend, outbox_postgres: Database
+) -> None:
+    dsn = outbox_postgres.dsn
+    closed, terminated = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    await closed.close()
+    terminated.terminate()
+    of_psycopg = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+    await of_psycopg.close()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        async with pool.acquire() as released:
+            pass
+        for connection in (closed, terminated, of_psycopg, released):
+            with pytest.raises(RuntimeError, match="is closed, or went back to its pool"):
+                await broker_on(postgres).publish(1, queue="q", session=connection)
+
+
 @pytest.mark.parametrize(("wrong", "error", "words"), WRONG[:-2], ids=[str(n) for n in range(len(WRONG) - 2)])
 async def test_wrong_arguments_leave_the_transaction_alone(
     outbox_postgres: Database, wrong: dict[str, Any], error: type[Exception], words: str

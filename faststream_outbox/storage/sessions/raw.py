@@ -56,6 +56,11 @@ class RawConnection(ABC):
         """Whether the connection is in a transaction, as far as its driver knows without asking the server."""
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed, or its pool lends it no more."""
+        return False
+
+    @property
     def begins(self) -> bool:
         """Whether a statement begins a transaction that is not open yet."""
         return False
@@ -63,6 +68,11 @@ class RawConnection(ABC):
     def check_transaction(self) -> None:
         """Raise if a statement would commit itself: the message would exist even if the caller's changes fail."""
         if not (self.in_transaction or self.begins):
+            if self.is_closed:
+                raise RuntimeError(
+                    "This connection is closed, or went back to its pool. Publish through the connection of your open "
+                    f"transaction, inside `{self._begin}`."
+                )
             raise RuntimeError(
                 "This connection is in no transaction, and each of its statements commits itself: the message would be "
                 f"sent even if your other changes fail. Publish inside `{self._begin}`."
@@ -76,11 +86,19 @@ class AsyncpgConnection(RawConnection):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the server said so with its last answer; a connection that went back to its pool is in none."""
+        """Whether the server said so with its last answer; a connection that is closed or released is in none."""
         try:
             return bool(self.connection.is_in_transaction())
-        except sys.modules["asyncpg"].InterfaceError:
+        except (sys.modules["asyncpg"].InterfaceError, AttributeError):  # after `terminate()` the latter
             return False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, or a pool has it again, which then raises at each call."""
+        try:
+            return bool(self.connection.is_closed())
+        except sys.modules["asyncpg"].InterfaceError:
+            return True
 
 
 class PsycopgAsyncConnection(RawConnection):
@@ -92,6 +110,11 @@ class PsycopgAsyncConnection(RawConnection):
     def in_transaction(self) -> bool:
         """Whether libpq says so, or answers are on their way."""
         return self.connection.info.transaction_status not in (_IDLE, _UNKNOWN)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, or was lost."""
+        return bool(self.connection.closed)
 
     @property
     def begins(self) -> bool:
