@@ -132,9 +132,9 @@ BEGIN
 {_check_name("queue")}
 {_CHECK_HEADERS}
 {_CHECK_TIME}
-  IF payloads IS NULL OR array_position(payloads, NULL) IS NOT NULL OR array_ndims(payloads) > 1 THEN
-    RAISE EXCEPTION 'payloads is an array of one dimension without NULL: one payload for each message.'
-      USING ERRCODE = '22004';
+{_CHECK_DIMENSIONS}
+  IF payloads IS NULL OR array_position(payloads, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'payloads is an array without NULL: one payload for each message.' USING ERRCODE = '22004';
   ELSIF keys IS NOT NULL AND cardinality(keys) <> cardinality(payloads) THEN
     RAISE EXCEPTION 'keys has % entries for % messages: one each, NULL for no key.',
       cardinality(keys), cardinality(payloads) USING ERRCODE = '22023';
@@ -168,12 +168,20 @@ def _encode_batch(function: PublishFunction, payload: str, headers: str) -> str:
   deliver_at timestamptz DEFAULT NULL
 ) RETURNS bigint[] LANGUAGE plpgsql {_PATH} AS $function$
 BEGIN
+{_CHECK_DIMENSIONS}
   RETURN {function.quoted}(
     queue,
     CASE WHEN payloads IS NOT NULL THEN ARRAY(
       SELECT {payload} FROM unnest(payloads) WITH ORDINALITY AS p(payload, n) ORDER BY p.n) END,
     {headers}, keys, deliver_at);
 END $function$"""
+
+
+# First of all: `unnest` and `cardinality` take an array of arrays for a longer one, and `array_position` refuses it.
+_CHECK_DIMENSIONS = """  IF array_ndims(payloads) > 1 OR array_ndims(keys) > 1 THEN
+    RAISE EXCEPTION 'payloads and keys have one dimension: one payload and one key for each message.'
+      USING ERRCODE = '22023', HINT = 'A message that is an array is one value: ''[1, 2]''::jsonb.';
+  END IF;"""
 
 
 def _check_name(argument: str, *, optional: bool = False) -> str:

@@ -10,7 +10,7 @@ from faststream_outbox.storage.schema.ddl import quoted
 from faststream_outbox.storage.schema.tables import check_identifier, quoted_name
 
 # The version of the functions, raised when what they do changes; a comment on each records it.
-FUNCTIONS_VERSION: Final = 1
+FUNCTIONS_VERSION: Final = 2
 FUNCTIONS_COMMENT: Final = f"faststream-outbox functions {FUNCTIONS_VERSION}"
 # Where tables and functions are created if nobody says where.
 USUAL_SCHEMA: Final = "public"

@@ -227,7 +227,7 @@ async def test_functions_of_an_older_version_are_named(postgres: PostgresBackend
     arguments = "text, jsonb, jsonb, text, timestamp with time zone, text"
     await run(postgres.engine, f"COMMENT ON FUNCTION outbox_publish({arguments}) IS 'faststream-outbox functions 0';\n")
     finding = await named(postgres, "functions")
-    assert finding.what == f"public.outbox_publish({arguments}) is of version 0, not 1."
+    assert finding.what == f"public.outbox_publish({arguments}) is of version 0, not 2."
     assert finding.commands == ("faststream-outbox schema sql --functions",)
     await create_functions(postgres)
     assert await visit(postgres) == []

@@ -136,11 +136,23 @@ async def test_a_timer_waits_once_and_a_delay_is_kept(program: Any) -> None:
         ("outbox_publish_batch('', ARRAY['x'])", "queue is empty."),
         (
             "outbox_publish_batch('q', ARRAY['x', NULL])",
-            "payloads is an array of one dimension without NULL: one payload for each message.",
+            "payloads is an array without NULL: one payload for each message.",
         ),
         (
             "outbox_publish_batch('q', NULL::jsonb[])",
-            "payloads is an array of one dimension without NULL: one payload for each message.",
+            "payloads is an array without NULL: one payload for each message.",
+        ),
+        *(
+            (
+                f"outbox_publish_batch('q', {arguments})",
+                "payloads and keys have one dimension: one payload and one key for each message.",
+            )
+            for arguments in (
+                "'{{1,2},{3,4}}'::jsonb[]",
+                "'{{1,2},{3,4}}'::text[]",
+                "'{{1,2},{3,4}}'::bytea[]",
+                "'{1,2}'::jsonb[], keys => '{{a,b}}'",
+            )
         ),
         (
             "outbox_publish_batch('q', ARRAY['x'], keys => '{a,b}')",
@@ -291,7 +303,7 @@ async def test_functions_of_another_version_are_noticed_and_replaced(postgres: P
     await program.execute(f"COMMENT ON FUNCTION {first.signature} IS 'ours (faststream-outbox functions 0)'")
     await program.execute(f"DROP FUNCTION {last.signature}")
     assert await read(postgres.engine, postgres) == [
-        f"{first.signature} is of version 0, not 1",
+        f"{first.signature} is of version 0, not 2",
         f"{last.signature} is missing",
     ]
     for statement in publish_functions_ddl(postgres.outbox_table):
