@@ -54,8 +54,11 @@ def drop_functions_ddl(outbox_table: Table, *, schema: str = USUAL_SCHEMA) -> li
     return [f"DROP FUNCTION IF EXISTS {signatures}"]
 
 
-_LABELLED = """jsonb_build_object('content-type', 'application/json') || coalesce(nullif(headers, 'null'), '{}')"""
-
+# What is no object stays as it is, and the function that this one calls refuses it by its type.
+_LABELLED = """CASE coalesce(jsonb_typeof(headers), 'null')
+      WHEN 'null' THEN jsonb_build_object('content-type', 'application/json')
+      WHEN 'object' THEN jsonb_build_object('content-type', 'application/json') || headers
+      ELSE headers END"""
 
 # Nothing that a caller could define is found: all other names have their schema.
 _PATH = "SET search_path = pg_catalog, pg_temp"

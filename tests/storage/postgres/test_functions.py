@@ -127,7 +127,8 @@ async def test_a_timer_waits_once_and_a_delay_is_kept(program: Any) -> None:
         ("outbox_publish('q', NULL::bytea)", "payload is NULL: a message has a body, which may be empty."),
         ("outbox_publish('q', NULL::jsonb)", "payload is NULL: a message has a body, which may be empty."),
         ("outbox_publish('q', 'x', '[1]')", "headers is a JSON array, not an object."),
-        ("outbox_publish('q', '1'::jsonb, '5')", "headers is a JSON array, not an object."),
+        ("outbox_publish('q', '1'::jsonb, '5')", "headers is a JSON number, not an object."),
+        ("""outbox_publish_batch('q', '{1}'::jsonb[], '"s"')""", "headers is a JSON string, not an object."),
         (
             """outbox_publish('q', 'x', '{"outbox-parked": 1}')""",
             "The header outbox-parked is where the outbox keeps why a key is parked.",
