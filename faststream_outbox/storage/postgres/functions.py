@@ -207,7 +207,9 @@ _CHECK_HEADERS = f"""  headers := nullif(nullif(headers, 'null'), '{{}}');
       USING ERRCODE = '22023', HINT = 'Choose another name.';
   END IF;"""
 
-_CHECK_TIME = """  IF NOT isfinite(deliver_at) THEN
+# The first and the last day of Python's calendar stand for no instant, as for `broker.publish`: the zero times of other
+# languages are there too. What lies beyond them is a mistake.
+_CHECK_TIME = """  IF deliver_at < '0001-01-02 00:00+00' OR deliver_at >= '9999-12-31 00:00+00' THEN
     RAISE EXCEPTION 'deliver_at is %, which stands for no instant.', deliver_at
       USING ERRCODE = '22023', HINT = 'Leave it out to send now.';
   END IF;"""

@@ -134,6 +134,18 @@ async def test_a_timer_waits_once_and_a_delay_is_kept(program: Any) -> None:
             "The header outbox-parked is where the outbox keeps why a key is parked.",
         ),
         ("outbox_publish('q', 'x', deliver_at => 'infinity')", "deliver_at is infinity, which stands for no instant."),
+        (
+            "outbox_publish('q', 'x', deliver_at => '-infinity')",
+            "deliver_at is -infinity, which stands for no instant.",
+        ),
+        (
+            "outbox_publish('q', 'x', deliver_at => '4000-01-01 00:00Z BC')",
+            "deliver_at is 4000-01-01 00:00:00+00 BC, which stands for no instant.",
+        ),
+        (
+            "outbox_publish_batch('q', ARRAY['x'], deliver_at => '0001-01-01 00:00Z')",
+            "deliver_at is 0001-01-01 00:00:00+00, which stands for no instant.",
+        ),
         ("outbox_publish_batch('', ARRAY['x'])", "queue is empty."),
         (
             "outbox_publish_batch('q', ARRAY['x', NULL])",
@@ -163,6 +175,7 @@ async def test_a_timer_waits_once_and_a_delay_is_kept(program: Any) -> None:
     ],
 )
 async def test_what_publish_refuses_is_refused(program: Any, call: str, error: str) -> None:
+    await program.execute("SET timezone = 'UTC'")
     with pytest.raises(asyncpg.PostgresError) as refused:
         await program.execute(f"SELECT {call}")
     assert str(refused.value).splitlines()[0] == error
