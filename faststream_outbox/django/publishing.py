@@ -15,7 +15,7 @@ from faststream.message import encode_message
 from faststream_outbox._faststream import FastDependsConfig
 from faststream_outbox.django.database import option, outbox_alias, publishing_store
 from faststream_outbox.envelope import stored_headers
-from faststream_outbox.publisher.producer import plain_headers
+from faststream_outbox.publisher.producer import batch_keys, plain_headers
 from faststream_outbox.storage import NewRow, TimerConflict
 from faststream_outbox.storage.schema.tables import notify_channel
 
@@ -81,6 +81,7 @@ def publish_batch(
     queue: str,
     headers: Mapping[str, Any] | None = None,
     correlation_id: str | None = None,
+    reply_to: str = "",
     keys: Sequence[str | None] | None = None,
     activate_in: timedelta | None = None,
     activate_at: datetime | None = None,
@@ -93,6 +94,7 @@ def publish_batch(
         queue: The name of the queue.
         headers: Names with values that JSON can hold, for all messages.
         correlation_id: Given to the handlers; by default the id of each row.
+        reply_to: The queue for the answers.
         keys: A key for each message, None for no key.
         activate_in: The delay before the messages are delivered.
         activate_at: The time at which the messages are delivered; with a time zone.
@@ -104,13 +106,10 @@ def publish_batch(
 
     """
     connection = _in_transaction(using)
-    given = [None] * len(bodies) if keys is None else list(keys)
-    if isinstance(keys, str) or len(given) != len(bodies):
-        raise ValueError(f"keys has {len(given)} entries for {len(bodies)} messages: a list with one each.")
     rows = list[NewRow]()
-    for body, key in zip(bodies, given, strict=True):
+    for body, key in zip(bodies, batch_keys(keys, len(bodies)), strict=True):
         payload, content_type = encode_message(body, _serializer)
-        stored = stored_headers(headers, content_type=content_type, correlation_id=correlation_id, reply_to=None)
+        stored = stored_headers(headers, content_type=content_type, correlation_id=correlation_id, reply_to=reply_to)
         rows.append(NewRow(queue, payload, stored, key, None, activate_in, activate_at))
     later = bool(rows) and _notify_later(connection, queue)
     return publishing_store().insert_many_sync(connection, rows, notify=not later)

@@ -63,13 +63,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Insert messages in one statement; return the ids of their rows in the same order."""
         bodies = cmd.batch_bodies
-        if isinstance(cmd.keys, str):
-            raise TypeError(
-                f"keys is the string {cmd.keys!r}: give a list with a key for each message, such as [{cmd.keys!r}] * n."
-            )
-        keys = [cmd.key] * len(bodies) if cmd.keys is None else list(cmd.keys)
-        if len(keys) != len(bodies):
-            raise ValueError(f"keys has {len(keys)} entries for {len(bodies)} messages: one each, None for no key.")
+        keys = batch_keys(cmd.keys, len(bodies), default=cmd.key)
         encoded = await self._encode_batch(bodies)
         if (
             len(bodies) > 1
@@ -266,6 +260,20 @@ def _first_row(cmd: OutboxPublishCommand, payload: bytes, content_type: str | No
         cmd.headers, content_type=content_type, correlation_id=cmd.correlation_id, reply_to=cmd.reply_to
     )
     return NewRow(cmd.queue, payload, headers, key, cmd.timer_id, cmd.activate_in, cmd.activate_at)
+
+
+def batch_keys(keys: Sequence[str | None] | None, count: int, *, default: str | None = None) -> list[str | None]:
+    """Return the key of each message of a batch: the given ones, which are as many, or the default."""
+    if keys is None:
+        return [default] * count
+    if isinstance(keys, str):
+        raise TypeError(
+            f"keys is the string {keys!r}: give a list with a key for each message, such as [{keys!r}] * n."
+        )
+    given = list(keys)
+    if len(given) != count:
+        raise ValueError(f"keys has {len(given)} entries for {count} messages: one each, None for no key.")
+    return given
 
 
 @lru_cache(maxsize=64)

@@ -136,8 +136,20 @@ def test_a_batch_is_one_statement(project: Any) -> None:
         (None, b"\xff"),
         ("l", b"text"),
     ]
-    with transaction.atomic(), pytest.raises(ValueError, match="keys has 1 entries for 2 messages"):
-        publish_batch(1, 2, queue="q", keys=["k"])
+    with transaction.atomic():
+        with pytest.raises(ValueError, match="keys has 1 entries for 2 messages"):
+            publish_batch(1, 2, queue="q", keys=["k"])
+        with pytest.raises(TypeError, match="keys is the string 'kl': give a list"):
+            publish_batch(1, 2, queue="q", keys="kl")
+
+
+def test_the_rows_of_a_batch_are_those_of_single_messages(project: Any) -> None:
+    given: dict[str, Any] = {"headers": {"a": 1}, "correlation_id": "c", "reply_to": "answers"}
+    with transaction.atomic():
+        publish_batch(1, queue="q", **given)
+        publish(1, queue="q", **given)
+    batch, single = rows(project)
+    assert batch == single
 
 
 def test_values_are_checked_before_they_abort_the_transaction(project: Any) -> None:
