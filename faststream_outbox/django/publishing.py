@@ -157,7 +157,7 @@ async def aatomic(using: str | None = None) -> AsyncIterator[None]:
     """Hold `transaction.atomic()` open in async code: the async methods of models inside it are in its transaction.
 
     Django runs these methods in one thread for each request, with one connection: await them one after the other.
-    Publishing in a second task of the request raises, because this transaction could roll its message back.
+    Publishing in a task of the request that began outside raises, because this transaction could roll its message back.
 
     Args:
         using: The alias of the database; by default that of the outbox.

@@ -13,11 +13,11 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connection, connections, transaction
 from django.test import AsyncClient, Client, override_settings
 from django.test.utils import CaptureQueriesContext
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData, create_engine, make_url
 from sqlalchemy.orm import Session
 
-from faststream_outbox import OutboxBroker
-from faststream_outbox.django import aatomic, apublish, make_broker, publish, publish_batch
+from faststream_outbox import OutboxBroker, make_outbox_table
+from faststream_outbox.django import aatomic, apublish, database_url, make_broker, publish, publish_batch
 from faststream_outbox.django.database import tables
 from faststream_outbox.django.models import Message
 from faststream_outbox.embedded import Database
@@ -211,6 +211,27 @@ def test_a_database_that_is_not_postgres_is_refused(project: Any) -> None:
         del project.vendor
 
 
+def test_the_tables_of_another_alias_are_made_by_hand(
+    project: Any, outbox_postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del project
+    url = make_url(outbox_postgres.dsn)
+    others = {"NAME": url.database, "USER": url.username, "PASSWORD": url.password, "HOST": url.host, "PORT": url.port}
+    monkeypatch.setitem(connections.settings, "other", {**connections.settings["default"], **others})
+    metadata = MetaData()
+    make_outbox_table(metadata)
+    engine = create_engine(database_url("other"))
+    metadata.create_all(engine)
+    engine.dispose()
+    try:
+        with transaction.atomic("other"):
+            assert publish(1, queue="q", using="other") == 1
+        assert len(rows(connections["other"])) == 1
+    finally:
+        connections["other"].close()
+        del connections["other"]
+
+
 async def place_one() -> None:
     async with aatomic():
         await apublish(1, queue="q")
@@ -288,6 +309,7 @@ async def test_a_second_task_cannot_publish_into_the_transaction_of_the_first(pr
         refused.set()
 
     async def publish_within() -> None:
+        # A task that begins inside belongs to it.
         async with aatomic():  # wait_for has tasks of its own in older Pythons
             await asyncio.wait_for(asyncio.create_task(within()), 30)
 
