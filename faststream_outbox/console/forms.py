@@ -6,6 +6,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 
 from faststream_outbox.console.errors import PageError
+from faststream_outbox.storage.checks import check_reason
 
 # The largest field is the body of a message that is edited.
 _MOST_BYTES: Final = 16 * 1024 * 1024
@@ -59,5 +60,10 @@ def required(form: Form, name: str, what: str) -> str:
     """Return a field that must be filled in."""
     value = form.get(name).strip()
     if not value:
-        raise PageError(f"{what} is missing: go back and fill it in.")
+        raise PageError(f"{what} is missing: fill it in.")
     return value
+
+
+def reason_of(form: Form) -> str:
+    """Return why an act is done; raise an error that can be shown if nothing is said, or too much."""
+    return check_reason(required(form, "reason", "The reason"))

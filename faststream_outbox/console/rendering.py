@@ -14,6 +14,7 @@ from faststream_outbox.console import charts, formats
 from faststream_outbox.console.access import Access
 from faststream_outbox.console.site import Site
 from faststream_outbox.console.visit import Shown
+from faststream_outbox.storage.checks import MAX_REASON_CHARS
 
 FOLDER: Final = Path(__file__).parent
 THEMES: Final = ("system", "light", "dark")
@@ -89,6 +90,7 @@ def _context(
     shared = {
         "url": url,
         "has_audit": site.operations.audit_table is not None,
+        "most_reason": MAX_REASON_CHARS,
         # How many queues the user sees, if not all of them.
         "sees_some": None if access is None or access.queues is None else len(access.queues),
     }

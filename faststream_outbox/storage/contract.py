@@ -242,16 +242,26 @@ class Store(ControlledStore, PublishingStore):
         return await self.run(session, self._read_keys, queue, wanted_states(state), limit)
 
     async def act_on_key(
-        self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool = False
+        self,
+        session: SessionOrConnection | None,
+        action: KeyAction,
+        *,
+        queue: str,
+        key: str,
+        head: int | None = None,
+        notify: bool = False,
     ) -> int | None:
         """Apply an action to the head of a key and return its id.
 
-        None if there is no such key, if its head is in flight or is being claimed at this moment, or if the action is
-        not for a head in its state. With `notify` the commit notifies listeners.
+        None if there is no such key, if its head is in flight or is being claimed at this moment, if the action is
+        not for a head in its state, or if `head` is given and another row is the head. With `notify` the commit
+        notifies listeners.
         """
         check_name("queue", queue)
         check_name("key", key)
-        return await self.run(session, self._act_on_key, action, queue, key, notify=notify)
+        if head is not None:
+            check_count("head", head)
+        return await self.run(session, self._act_on_key, action, queue, key, head, notify=notify)
 
     @abstractmethod
     def _read(self, session: Any, queue: str | None, limit: int) -> list[OutboxRow]: ...
@@ -266,7 +276,9 @@ class Store(ControlledStore, PublishingStore):
         return found
 
     @abstractmethod
-    def _act_on_key(self, session: Any, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None: ...
+    def _act_on_key(
+        self, session: Any, action: KeyAction, queue: str, key: str, head: int | None, *, notify: bool
+    ) -> int | None: ...
 
     @abstractmethod
     def connect(self) -> AbstractAsyncContextManager[StoreLane]:

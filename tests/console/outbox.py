@@ -104,7 +104,7 @@ class Client(httpx.AsyncClient):
         """Do an act on one thing, and return the words of the result."""
         form = await self.get(f"/acts/one/{act}", params=fields)
         assert form.status_code == 200, form.text
-        response = await self.submit(f"/acts/one/{act}", reason=reason, **fields)
+        response = await self.submit(f"/acts/one/{act}", reason=reason, **(hidden_fields(form.text) | fields))
         assert response.status_code == 200, response.text
         return words(response.text)
 
@@ -129,6 +129,12 @@ def words(page: str) -> str:
     """Return the text of a page, as somebody reads it."""
     body = page.partition("<main")[2].partition(">")[2]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    """Return the hidden fields of a page, without the form of the theme."""
+    found = re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', page.partition("<main")[2])
+    return {name: html.unescape(value) for name, value in found}
 
 
 def field(page: str, name: str) -> str:

@@ -1,12 +1,14 @@
 """Every act: its preview changes nothing, its result names the rows and the entry of the audit."""
 
 import json
+from typing import Any
 
 import pytest
 
-from faststream_outbox.operations import DeadLetterFilter, MessageFilter
+from faststream_outbox.console import make_console
+from faststream_outbox.operations import DeadLetterFilter, MessageFilter, OutboxOperations
 from faststream_outbox.storage import NewRow
-from tests.console.outbox import JSON, ConsoleOutbox, field, words
+from tests.console.outbox import JSON, ConsoleOutbox, field, hidden_fields, words
 
 
 async def test_a_preview_shows_what_would_happen_and_changes_nothing(outbox: ConsoleOutbox) -> None:
@@ -105,6 +107,78 @@ async def test_a_key_is_skipped_parked_and_held(outbox: ConsoleOutbox) -> None:
     assert states == {"ada": "parked", "grace": "parked"}
 
 
+async def test_a_key_is_skipped_at_the_message_that_the_form_has_shown(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        form = await client.get("/acts/one/skip_key", params={"queue": "customers", "key": "ada"})
+        assert f"First message {ids['head']} parked" in words(form.text)
+        assert '{"n": 1}' in words(form.text)
+        assert "under <i>investigation</i>" in words(form.text)
+        given = hidden_fields(form.text) | {"reason": "broken"}
+        results = [words((await client.submit("/acts/one/skip_key", **given)).text) for _ in range(2)]
+    assert "Done" in results[0]
+    assert "Nothing was changed" in results[1]
+    assert "Another message is first now" in results[1]
+    letters = (await outbox.operations.dead_letters(DeadLetterFilter(queue="customers"))).items
+    assert [letter.original_id for letter in letters] == [ids["head"]]
+    assert await outbox.operations.message(ids["behind"]) is not None
+
+
+@pytest.mark.parametrize("act", ["skip_key", "retry_key"])
+@pytest.mark.parametrize("head", ["", "x", "9" * 30])
+async def test_a_form_that_names_no_first_message_is_shown_again_with_it(
+    outbox: ConsoleOutbox, act: str, head: str
+) -> None:
+    ids = await outbox.fill()
+    given = {"queue": "customers", "key": "ada", "reason": "broken", "head": head}
+    async with outbox.client() as client:
+        response = await client.submit(f"/acts/one/{act}", **given)
+    assert response.status_code == 422
+    assert hidden_fields(response.text)["head"] == str(ids["head"])
+    assert 'value="broken"' in response.text
+    assert await outbox.operations.message(ids["head"]) is not None
+
+
+async def test_what_skipping_does_is_said_where_there_is_no_table_of_dead_letters(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    tables: dict[str, Any] = {
+        "outbox_table": outbox.backend.outbox_table,
+        "audit_table": outbox.operations.audit_table,
+    }
+    app = make_console(OutboxOperations(outbox.backend.engine, **tables))
+    async with outbox.client() as client:
+        assert "becomes a dead letter" in await client.text("/acts/one/skip_key?queue=customers&key=ada")
+    async with outbox.client(app) as client:
+        page = await client.text("/acts/one/skip_key?queue=customers&key=ada")
+        assert "deleted for good: there is no dead-letter table" in page
+        assert "becomes a dead letter" not in page
+        assert "Done" in await client.act_on("skip_key", queue="customers", key="ada")
+    assert await outbox.operations.message(ids["head"]) is None
+    assert len((await outbox.operations.dead_letters()).items) == 3
+
+
+@pytest.mark.parametrize(
+    ("act", "fields", "said"),
+    [
+        pytest.param("pause", {"queue": "orders", "seconds": "900", "reason": "x" * 1001}, "1000 are kept", id="long"),
+        pytest.param("pause", {"queue": "orders", "reason": " "}, "The reason is missing", id="no reason"),
+        pytest.param("hold_key", {"queue": "orders", "key": "k" * 300, "reason": "x"}, "column holds", id="a long key"),
+        pytest.param("hold_key", {"queue": "orders", "key": "", "reason": "x"}, "The key is empty", id="no key"),
+    ],
+)
+async def test_a_form_that_is_refused_is_shown_again_as_it_was(
+    outbox: ConsoleOutbox, act: str, fields: dict[str, str], said: str
+) -> None:
+    async with outbox.client() as client:
+        response = await client.submit(f"/acts/one/{act}", **fields)
+    assert response.status_code == 422
+    assert said in words(response.text)
+    for value in filter(str.strip, fields.values()):
+        assert f'value="{value}"' in response.text
+    assert not await outbox.operations.pauses()
+    assert not (await outbox.operations.keys()).items
+
+
 async def test_a_queue_is_paused_for_a_while_and_resumed(outbox: ConsoleOutbox) -> None:
     async with outbox.client() as client:
         result = await client.submit("/acts/one/pause", queue="orders", reason="deploy", seconds="3600")
@@ -112,7 +186,7 @@ async def test_a_queue_is_paused_for_a_while_and_resumed(outbox: ConsoleOutbox) 
         [pause] = await outbox.operations.pauses()
         assert (pause.queue, pause.reason, pause.until is not None) == ("orders", "deploy", True)
         refused = await client.submit("/acts/one/pause", queue="orders", reason="deploy", seconds="7")
-        assert refused.status_code == 400
+        assert refused.status_code == 422
         assert "Resume orders Done" in await client.act_on("resume", queue="orders")
         assert "It was not paused" in await client.act_on("resume", queue="orders")
     assert not await outbox.operations.pauses()

@@ -33,6 +33,16 @@ async def test_acts_on_a_key_are_in_the_audit(backend: Backend) -> None:
     assert [letter.payload for letter in await backend.dead_letters()] == [b"0"]
 
 
+@pytest.mark.parametrize("verb", ["retry_key", "skip_key"])
+async def test_an_act_is_for_the_first_message_that_its_caller_has_seen(backend: Backend, verb: str) -> None:
+    seen, other = await backend.insert(*(NewRow("q", b"%d" % n, key="k") for n in range(2)))
+    operations = await operations_of(backend)
+    assert not await getattr(operations, verb)("q", "k", head=other, reason="broken")
+    assert [row.id for row in await backend.rows()] == [seen, other]
+    assert not (await operations.audit()).items
+    assert await getattr(operations, verb)("q", "k", head=seen, reason="broken")
+
+
 @pytest.mark.parametrize("verb", ["release_key", "retry_key", "skip_key"])
 async def test_a_key_without_messages_is_held_until_it_is_released(backend: Backend, verb: str) -> None:
     operations = await operations_of(backend)

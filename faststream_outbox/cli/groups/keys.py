@@ -36,6 +36,10 @@ _KEYS: Final = (
 )
 Queue = Annotated[str, typer.Argument(help="The queue of the key.")]
 Key = Annotated[str, typer.Argument(help="The key.")]
+Head = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="ID", help="Only if this message is still the first.", rich_help_panel="The act"),
+]
 
 
 @operator_command(group, "list", PAGE, watch=True)
@@ -71,15 +75,22 @@ async def show(run: Run, queue: Queue, key: Key) -> View:
 
 
 @operator_command(group, "retry", AUTHOR)
-async def retry(run: Run, queue: Queue, key: Key, author: Author) -> View:
+async def retry(run: Run, queue: Queue, key: Key, author: Author, *, head: Head = None) -> View:
     """Make the first message of a key due now; a parked one gets all its attempts again."""
-    return await _done(run, "retried", queue, key, await run.operations.retry_key(queue, key, **author.keywords))
+    result = await run.operations.retry_key(queue, key, head=head, **author.keywords)
+    return await _done(run, "retried", queue, key, result, head=head)
 
 
 @operator_command(group, "skip", AUTHOR)
-async def skip(run: Run, queue: Queue, key: Key, author: Author) -> View:
+async def skip(run: Run, queue: Queue, key: Key, author: Author, *, head: Head = None) -> View:
     """Dead-letter the first message of a key; the key goes on with the next. Without a dead-letter table: delete it."""
-    return await _done(run, "skipped", queue, key, await run.operations.skip_key(queue, key, **author.keywords))
+    result = await run.operations.skip_key(queue, key, head=head, **author.keywords)
+    then = (
+        "its first message is a dead letter now"
+        if run.operations.has_dead_letters
+        else "its first message is deleted for good, because there is no dead-letter table"
+    )
+    return await _done(run, "skipped", queue, key, result, head=head, then=f": {then}")
 
 
 @operator_command(group, "park", AUTHOR)
@@ -100,21 +111,26 @@ async def release(run: Run, queue: Queue, key: Key, author: Author) -> View:
     return await _done(run, "released", queue, key, await run.operations.release_key(queue, key, **author.keywords))
 
 
-async def _done(run: Run, past: str, queue: str, key: str, result: int | bool | None) -> View:
+async def _done(
+    run: Run, past: str, queue: str, key: str, result: int | bool | None, *, head: int | None = None, then: str = ""
+) -> View:
     """Return what became of a key; if nothing was changed, why, and the exit code 1."""
     done = result is not None and result is not False
     data = {"action": past, "queue": queue, "key": key, "done": done}
     if done:
-        return Sentence(f"{past.capitalize()} the key {key} of {queue}.", data)
-    why = await _why_not(run, past, queue, key)
+        return Sentence(f"{past.capitalize()} the key {key} of {queue}{then}.", data)
+    why = await _why_not(run, past, queue, key, head)
     return Sentence(f"Nothing was changed: {why}.", data | {"why": why}, exit_code=1)
 
 
-async def _why_not(run: Run, past: str, queue: str, key: str) -> str:
+async def _why_not(run: Run, past: str, queue: str, key: str, head: int | None) -> str:
     """Return why an act left a key alone, as far as the key still shows it."""
     found = await run.operations.key(queue, key, limit=1)
     if found is None:
         return f"no message of queue {queue} has the key {key}"
+    first = found.messages[0].id
+    if head is not None and first != head:
+        return f"another message is first now: {first}"
     if found.state == "in_flight":
         return "a process is handling its first message"
     if past in ("parked", "held") and found.state == "parked":

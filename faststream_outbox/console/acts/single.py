@@ -11,11 +11,12 @@ from faststream_outbox.console.access import Access
 from faststream_outbox.console.acts.jobs import run_job
 from faststream_outbox.console.answers import Console
 from faststream_outbox.console.errors import MissingError, PageError
-from faststream_outbox.console.forms import Form, read_form, required
+from faststream_outbox.console.forms import Form, read_form, reason_of
 from faststream_outbox.console.rendering import link
 from faststream_outbox.console.site import Job
-from faststream_outbox.console.visit import Shown
-from faststream_outbox.operations import ActResult, AuditFilter, Count, OutboxOperations
+from faststream_outbox.console.visit import LARGEST_ID, Fields, Shown
+from faststream_outbox.operations import ActResult, AuditFilter, Count, Message, OutboxOperations
+from faststream_outbox.storage.checks import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,6 +32,8 @@ class SingleAct:
     of: str
     nothing: str
     is_final: bool = False
+    # Whether it is for the message that the form has shown, and not for one that is first by then.
+    of_head: bool = False
 
     @property
     def nav(self) -> str:
@@ -43,6 +46,7 @@ class SingleAct:
         return {"queue": "queue", "key": "key", "timer_id": "timer"}[self.of]
 
 
+_OTHER_HEAD: Final = "Another message is first now: go back and look at it before you decide."
 _BUSY: Final = "There is no such key, or its first message is being handled."
 SINGLE_ACTS: Final = {
     "pause": SingleAct(
@@ -58,6 +62,7 @@ SINGLE_ACTS: Final = {
         "The first message becomes due now. If it was parked, its attempts start again at zero.",
         "key",
         _BUSY,
+        of_head=True,
     ),
     "release_key": SingleAct(
         "Release",
@@ -71,6 +76,7 @@ SINGLE_ACTS: Final = {
         "key",
         _BUSY,
         is_final=True,
+        of_head=True,
     ),
     "park_key": SingleAct(
         "Park",
@@ -116,30 +122,73 @@ def _act(name: str) -> SingleAct:
 
 
 async def ask_single(console: Console, request: Request, access: Access) -> Response:
-    """Show the form of an act: what would happen, and why it should."""
+    """Show the form of an act: what would happen, to what, and why it should."""
     name = str(request.path_params["act"])
     act, query = _act(name), request.query_params
     console.check_act(access, name, query.get("queue") or None)
+    given = {each: query.get(each, "") for each in ("queue", act.of)}
+    return await _form(console, request, access, name, given=given)
+
+
+async def _form(
+    console: Console, request: Request, access: Access, name: str, *, given: dict[str, str], error: str | None = None
+) -> Response:
+    """Answer with the form; after an error with what was typed, and why it was refused."""
+    act, query = _act(name), request.query_params
+    queue, subject = given["queue"], given[act.of]
     values = {
         "name": name,
         "act": act,
-        "queue": query.get("queue", ""),
-        "subject": query.get(act.of, ""),
+        "consequence": _consequence(name, act, console.site.operations),
+        # What the link to the form has named; the rest is typed.
+        "named": Fields({each: query[each] for each in ("queue", act.of) if query.get(each)}),
+        "given": Fields(given),
+        "subject": subject,
+        "head": await _head(console, queue, subject) if act.of == "key" else None,
         "pauses": PAUSES,
-        "back": _back(act, query.get("queue", ""), query.get(act.of, "")),
+        "error": error,
+        "back": _back(act, queue, subject),
     }
-    return console.respond(request, access, act.nav, Shown("single.html", values))
+    return console.respond(request, access, act.nav, Shown("single.html", values, 200 if error is None else 422))
+
+
+def _consequence(name: str, act: SingleAct, operations: OutboxOperations) -> str:
+    if name == "skip_key" and not operations.has_dead_letters:
+        return (
+            "The first message is deleted for good: there is no dead-letter table. The key goes on with the message "
+            "behind it."
+        )
+    return act.consequence
+
+
+async def _head(console: Console, queue: str, key: str) -> Message | None:
+    """Return the first message of a key, as it may be shown."""
+    try:
+        check_name("queue", queue)
+        check_name("key", key)
+    except ValueError:  # a field is empty yet, or was refused
+        return None
+    operations = console.site.operations
+    async with operations.reading() as session:
+        detail = await operations.key(queue, key, limit=1, session=session)
+    return None if detail is None else console.site.redact(detail.messages[0])
 
 
 async def do_single(console: Console, request: Request, access: Access) -> Response:
-    """Do an act on one thing."""
+    """Do an act on one thing; show its form again if a field is wrong."""
     name = str(request.path_params["act"])
     act, form = _act(name), await read_form(request)
-    queue = required(form, "queue", "The queue")
-    console.check_act(access, name, queue)
-    subject = required(form, act.of, f"The {act.noun}")
-    reason = required(form, "reason", "The reason")
-    given = {"reason": reason, "by": access.user} | _until(name, form)
+    fields = {each: form.get(each).strip() for each in ("queue", act.of, "reason", "seconds", "head")}
+    queue, subject = fields["queue"], fields[act.of]
+    console.check_act(access, name, queue or None)
+    try:
+        for what in dict.fromkeys(("queue", act.of)):
+            check_name(f"The {'queue' if what == 'queue' else act.noun}", fields[what])
+        given = {"reason": reason_of(form), "by": access.user} | _until(name, form)
+        if act.of_head:
+            given["head"] = _id_of(fields["head"])
+    except (PageError, ValueError) as error:
+        return await _form(console, request, access, name, given=fields, error=str(error))
     names = [queue] if act.of == "queue" else [queue, subject]
     operations = console.site.operations
     call: Callable[..., Awaitable[Any]] = getattr(operations, name)
@@ -147,11 +196,20 @@ async def do_single(console: Console, request: Request, access: Access) -> Respo
     async def do(_progress: object) -> ActResult:
         changed = await call(*names, **given)
         if changed is None or changed is False:
-            return ActResult(name, 0, {0: act.nothing})
+            head = await _head(console, queue, subject) if act.of_head else None
+            is_other = head is not None and head.id != given["head"]
+            return ActResult(name, 0, {0: _OTHER_HEAD if is_other else act.nothing})
         return ActResult(name, 1, {}, await _audit_id(operations, name, queue, access))
 
-    job = Job(name, f"{act.title} {subject}", act.noun, _back(act, queue, subject), access.user, reason, Count(1))
+    title = f"{act.title} {subject}"
+    job = Job(name, title, act.noun, _back(act, queue, subject), access.user, given["reason"], Count(1))
     return await run_job(console, request, job, do)
+
+
+def _id_of(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text[:20]) <= LARGEST_ID):
+        raise PageError("The form has not shown which message is first: look at it below, and confirm again.")
+    return int(text)
 
 
 def _until(name: str, form: Form) -> dict[str, Any]:

@@ -108,6 +108,17 @@
   }
   prepare(document);
 
+  // A second click does not send a form again while the first is under way. A download leaves the page as it is.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post" || event.submitter?.hasAttribute("formaction")) return;
+    if (form.dataset.sent) event.preventDefault(); else form.dataset.sent = "yes";
+  });
+  // The button "Back" may show a page as it was left.
+  window.addEventListener("pageshow", () => {
+    document.querySelectorAll("form[data-sent]").forEach((form) => { delete form.dataset.sent; });
+  });
+
   // JSON is checked while it is typed; the server checks it again.
   document.querySelectorAll("textarea[data-json]").forEach((area) => {
     const hint = document.getElementById(area.dataset.json);

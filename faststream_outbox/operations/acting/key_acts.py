@@ -43,18 +43,20 @@ class KeyActOperations(ActOperations):
         *,
         reason: str,
         by: str | None = None,
+        head: int | None = None,
         session: SessionOrConnection | None = None,
     ) -> bool:
         """Make the head of a key due now, if it is retrying, delayed or parked; a key that is held goes on.
 
-        A parked head starts again: no attempt is counted. Return False if there is no such key, or its head is being
-        handled.
+        A parked head starts again: no attempt is counted. Return False if there is no such key, its head is being
+        handled, or it is not the `head` that was given.
 
         Args:
             queue: The name of the queue.
             key: The key.
             reason: Why, for the audit.
             by: Who; by default the user of this process.
+            head: The id of the message that should be first; if another one is by now, nothing is changed.
             session: The `AsyncSession` or `AsyncConnection` of your transaction; by default one of our own.
 
         Example:
@@ -62,7 +64,7 @@ class KeyActOperations(ActOperations):
 
         """
         audit = self._begin_audit("retry_key", by=by, reason=reason, target={"queue": queue, "key": key})
-        return await self._act_on_key(RetryKey(), audit, session=session) is not None
+        return await self._act_on_key(RetryKey(), audit, head=head, session=session) is not None
 
     async def skip_key(
         self,
@@ -71,18 +73,21 @@ class KeyActOperations(ActOperations):
         *,
         reason: str,
         by: str | None = None,
+        head: int | None = None,
         session: SessionOrConnection | None = None,
     ) -> int | None:
         """Dead-letter the head of a key; the key goes on with the message behind it.
 
-        Return the id of the row; None if there is no such key, or its head is being handled. A row that only holds the
-        key is deleted.
+        Without a dead-letter table the head is deleted for good. Return the id of the row; None if there is no such
+        key, its head is being handled, or it is not the `head` that was given. A row that only holds the key is
+        deleted.
 
         Args:
             queue: The name of the queue.
             key: The key.
             reason: Why, for the audit and the dead letter.
             by: Who; by default the user of this process.
+            head: The id of the message that should be first; if another one is by now, nothing is changed.
             session: The `AsyncSession` or `AsyncConnection` of your transaction; by default one of our own.
 
         Example:
@@ -92,7 +97,7 @@ class KeyActOperations(ActOperations):
 
         """
         audit = self._begin_audit("skip_key", by=by, reason=reason, target={"queue": queue, "key": key})
-        return await self._act_on_key(SkipKey(reason), audit, session=session)
+        return await self._act_on_key(SkipKey(reason), audit, head=head, session=session)
 
     async def park_key(
         self,
@@ -201,10 +206,16 @@ class KeyActOperations(ActOperations):
             await asyncio.sleep(_BETWEEN_TRIES)
 
     async def _act_on_key(
-        self, action: KeyAction, audit: ActAudit, *, session: SessionOrConnection | None, notify: bool = True
+        self,
+        action: KeyAction,
+        audit: ActAudit,
+        *,
+        head: int | None = None,
+        session: SessionOrConnection | None,
+        notify: bool = True,
     ) -> int | None:
         async with self._own_or(session) as used:
-            return await self._apply(used, action, audit, notify=notify)
+            return await self._apply(used, action, audit, head=head, notify=notify)
 
     async def act_on_key_in(
         self, session: SessionOrConnection | None, action: KeyAction, *, queue: str, key: str, notify: bool
@@ -219,11 +230,17 @@ class KeyActOperations(ActOperations):
         return await self._apply(session, action, audit, notify=notify)
 
     async def _apply(
-        self, session: SessionOrConnection | None, action: KeyAction, audit: ActAudit, *, notify: bool
+        self,
+        session: SessionOrConnection | None,
+        action: KeyAction,
+        audit: ActAudit,
+        *,
+        head: int | None = None,
+        notify: bool,
     ) -> int | None:
         """Apply an action to the head of a key, and write its audit, in one transaction."""
         of_key = {"queue": audit.target["queue"], "key": audit.target["key"]}
-        row_id = await self._store.act_on_key(session, action, **of_key, notify=notify)
+        row_id = await self._store.act_on_key(session, action, **of_key, head=head, notify=notify)
         if isinstance(action, ReleaseKey):
             held = await self._store.run(session, self._store.acts.drop_holds, **of_key)
             row_id = held[0] if row_id is None and held else row_id

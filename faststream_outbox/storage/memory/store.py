@@ -138,12 +138,14 @@ class MemoryStore(MemoryTable, Store):
         wanted = (row for _, row in sorted(self.rows.items()) if queue is None or row.queue == queue)
         return [replace(row) for row in islice(wanted, limit)]
 
-    def _act_on_key(self, session: object, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
+    def _act_on_key(
+        self, session: object, action: KeyAction, queue: str, key: str, expected: int | None, *, notify: bool
+    ) -> int | None:
         del session
         heads = (rows[0] for rows in self.rows_by_key())
         head = next((head for head in heads if (head.queue, head.entity_key) == (queue, key)), None)
         now = self.clock()
-        if head is None or state_of(head, now) == "in_flight":
+        if head is None or head.id != (expected or head.id) or state_of(head, now) == "in_flight":
             return None
         parked = head.next_attempt_epoch == math.inf
         match action:

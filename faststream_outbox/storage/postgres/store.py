@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Table
@@ -275,17 +276,20 @@ class PostgresStore(Store):
         records = self._execute(session, self._statements.operators.read, queue=queue, limit=limit)
         return [OutboxRow(*record) for record in records]
 
-    def _act_on_key(self, session: Any, action: KeyAction, queue: str, key: str, *, notify: bool) -> int | None:
+    def _act_on_key(
+        self, session: Any, action: KeyAction, queue: str, key: str, head: int | None, *, notify: bool
+    ) -> int | None:
         statements = self._statements.operators
+        run = partial(self._execute, session, queue=queue, key=key, head=head)
         match action:
             case RetryKey():
-                records = self._execute(session, statements.retry, queue=queue, key=key)
+                records = run(statements.retry)
             case ReleaseKey():
-                records = self._execute(session, statements.release, queue=queue, key=key)
+                records = run(statements.release)
             case ParkKey(reason):
-                records = self._execute(session, statements.park, queue=queue, key=key, reason=reason)
+                records = run(statements.park, reason=reason)
             case SkipKey(reason):
-                records = self._execute(session, statements.skip, queue=queue, key=key, reason=reason)
+                records = run(statements.skip, reason=reason)
         if records and notify:
             self._execute(session, NOTIFY, channel=self._notifications.channel, payloads=[queue])
         return int(records[0][0]) if records else None

@@ -67,6 +67,21 @@ def test_dead_letters_of_a_key_that_was_skipped_are_found_by_what_failed(outbox:
     assert [each["exception_type"] for each in operate("dlq", "groups", "-o", "json").json] == ["ValueError"]
 
 
+def test_a_message_that_is_not_the_first_is_not_skipped(outbox: Outbox, operate: Operate, retrying: int) -> None:
+    done = operate("keys", "skip", "orders", "k1", "--head", str(retrying + 1), *REASON)
+    assert (done.code, "another message is first now" in done.out) == (1, True)
+    assert outbox.one("SELECT count(*) FROM outbox") == 2
+    assert "is a dead letter now" in operate("keys", "skip", "orders", "k1", "--head", str(retrying), *REASON).out
+
+
+@pytest.mark.usefixtures("retrying")
+def test_skipping_says_that_a_message_is_deleted_without_a_table_of_dead_letters(
+    outbox: Outbox, operate: Operate
+) -> None:
+    outbox.run("DROP TABLE outbox_dlq")
+    assert "deleted for good" in operate("keys", "skip", "orders", "k1", *REASON).out
+
+
 def test_a_key_without_messages_is_held_and_released(outbox: Outbox, operate: Operate) -> None:
     assert operate("keys", "hold", "orders", "k9", *REASON).code == 0
     outbox.publish(1, key="k9")

@@ -77,6 +77,18 @@ async def test_acts_on_queues_keys_and_timers(viewer: Viewer, outbox: ConsoleOut
     ]
 
 
+async def test_a_double_click_on_skip_skips_one_message(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    page = await viewer.open("acts/one/skip_key?queue=customers&key=ada")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    await page.fill("#reason", "a good reason")
+    await page.get_by_role("button", name="Skip").dblclick()
+    await expect(page.locator(".count")).to_have_text("Done")
+    assert sent.count("POST") == 1
+    letters = (await outbox.operations.dead_letters(DeadLetterFilter(queue="customers"))).items
+    assert len(letters) == 1
+
+
 async def test_a_dead_letter_is_edited_and_its_json_checked_while_typing(viewer: Viewer, outbox: ConsoleOutbox) -> None:
     page = await viewer.open("dead-letters/1")
     await page.get_by_role("link", name="Edit and replay…").click()

@@ -27,9 +27,11 @@ POISON = Park(Dead("retry_terminal", "ValueError: no good", 3))
 EVERY_ACTION: list[KeyAction] = [RetryKey(), ReleaseKey(), ParkKey("because"), SkipKey("because")]
 
 
-async def act(backend: Backend, action: KeyAction, key: str = "a", queue: str = "q") -> int | None:
+async def act(
+    backend: Backend, action: KeyAction, key: str = "a", queue: str = "q", *, head: int | None = None
+) -> int | None:
     async with backend.transaction() as session:
-        return await backend.store.act_on_key(session, action, queue=queue, key=key)
+        return await backend.store.act_on_key(session, action, queue=queue, key=key, head=head)
 
 
 async def keys(
@@ -304,9 +306,29 @@ async def test_one_skip_gives_up_one_row(backend: Backend) -> None:
     assert await backend.rows() == []
 
 
+@pytest.mark.parametrize("action", EVERY_ACTION)
+async def test_an_act_for_another_head_changes_nothing(backend: Backend, action: KeyAction) -> None:
+    [first, second] = await backend.insert(NewRow("q", b"0", key="a"), NewRow("q", b"1", key="a"))
+    before = await backend.rows()
+    assert await act(backend, action, head=second) is None
+    assert await backend.rows() == before
+    assert await backend.dead_letters() == []
+    expected = None if isinstance(action, ReleaseKey) else first  # which is for parked heads
+    assert await act(backend, action, head=first) == expected
+
+
+async def test_of_two_skips_of_one_head_the_second_does_nothing(backend: Backend) -> None:
+    head, *rest = await backend.insert(*(NewRow("q", b"", key="a") for _ in range(3)))
+    skipped = await asyncio.gather(*(act(backend, SkipKey("x"), head=head) for _ in range(2)))
+    assert sorted(skipped, key=bool) == [None, head]
+    assert [row.id for row in await backend.rows()] == rest
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        ({"head": 0}, ValueError),
+        ({"head": "1"}, TypeError),
         ({"queue": ""}, ValueError),
         ({"queue": 1}, TypeError),
         ({"key": ""}, ValueError),

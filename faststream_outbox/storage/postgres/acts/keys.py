@@ -15,7 +15,7 @@ class KeyActs(ActsBase):
         check_isolation(isolation)
         if not locked:
             return False, None
-        parked = self._execute(session, self._operators.park, **of_key, reason=reason)
+        parked = self._execute(session, self._operators.park, **of_key, head=None, reason=reason)
         head = self._execute(session, self._keys.head, **of_key)
         if not parked and head and head[0][1]:
             return True, None

@@ -90,6 +90,7 @@ SELECT q.queue, count(*) FILTER (WHERE r.due)
     SELECT h.id FROM {self._outbox} h
      WHERE h.queue = :queue::text AND h.entity_key = :key::text AND h.entity_key IS NOT NULL
      ORDER BY h.queue, h.entity_key, h.id LIMIT 1)
+     AND (:head::bigint IS NULL OR o.id = :head::bigint)
      AND o.lease_expires_at <= now() AND {condition} FOR UPDATE OF o SKIP LOCKED)"""
 
     def _change(self, condition: str, changes: str) -> Statement:
