@@ -14,6 +14,7 @@ from faststream_outbox.console import charts, formats
 from faststream_outbox.console.access import Access
 from faststream_outbox.console.site import Site
 from faststream_outbox.console.visit import Shown
+from faststream_outbox.operations.bodies import MOST_INDENTED
 from faststream_outbox.storage.checks import MAX_REASON_CHARS
 
 FOLDER: Final = Path(__file__).parent
@@ -91,6 +92,7 @@ def _context(
         "url": url,
         "has_audit": site.operations.audit_table is not None,
         "most_reason": MAX_REASON_CHARS,
+        "most_indented": MOST_INDENTED,
         # How many queues the user sees, if not all of them.
         "sees_some": None if access is None or access.queues is None else len(access.queues),
     }

@@ -4,11 +4,12 @@ from faststream_outbox.operations.acting.key_acts import KeyBusyError
 from faststream_outbox.operations.acts import ActResult, Progress
 from faststream_outbox.operations.audit import AuditEntry
 from faststream_outbox.operations.base import OperationsTableError
+from faststream_outbox.operations.bodies import Body
 from faststream_outbox.operations.doctor import DoctorLimits, Finding, Severity, diagnose
 from faststream_outbox.operations.operations import OutboxOperations
 from faststream_outbox.operations.overviews import DeadLetterGroup, Found, KeyDetail, QueueOverview
 from faststream_outbox.operations.selections import Selection
-from faststream_outbox.operations.views import Body, DeadLetter, Message, Page
+from faststream_outbox.operations.views import DeadLetter, Message, Page
 from faststream_outbox.storage.operating.acts import AuditFilter
 from faststream_outbox.storage.operating.control import Pause
 from faststream_outbox.storage.operating.filters import COUNT_CAP, Count, DeadLetterFilter, MessageFilter

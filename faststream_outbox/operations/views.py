@@ -3,9 +3,10 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from faststream_outbox.envelope import CONTENT_TYPE, CORRELATION_ID
+from faststream_outbox.operations.bodies import Body
 from faststream_outbox.storage.nodes import holder_name
 from faststream_outbox.storage.operating.exception_types import exception_type
 from faststream_outbox.storage.operating.filters import MessageState
@@ -15,9 +16,6 @@ from faststream_outbox.storage.parking import cause_in, strip_cause
 from faststream_outbox.storage.rows import OutboxRow, to_datetime
 
 T = TypeVar("T")
-
-# How many bytes of a binary body `pretty` shows.
-_SHOWN_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,47 +33,6 @@ class Page(Generic[T]):
     items: list[T]
     after: str | None = None
     complete: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The body of a message, decoded as its content type says.
-
-    Attributes:
-        raw: The bytes, as they are stored.
-        content_type: The header `content-type`, if there is one.
-        text: The bytes as text; None if they are not UTF-8.
-        data: What a handler without a type annotation gets: parsed JSON, a text, or bytes.
-
-    """
-
-    raw: bytes
-    content_type: str | None
-    text: str | None
-    data: Any
-
-    @classmethod
-    def of(cls, raw: bytes, content_type: str | None) -> "Body":
-        """Decode the bytes of a row."""
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError:
-            return cls(raw, content_type, None, raw)
-        if content_type is not None and content_type.startswith("text/"):
-            return cls(raw, content_type, text, text)
-        try:
-            return cls(raw, content_type, text, json.loads(text))
-        except (ValueError, RecursionError):
-            return cls(raw, content_type, text, raw if content_type is None else text)
-
-    def pretty(self) -> str:
-        """Return the body for people to read: JSON indented, bytes as hexadecimal digits."""
-        if self.text is None:
-            more = "" if len(self.raw) <= _SHOWN_BYTES else f" … ({len(self.raw):,} bytes)"
-            return self.raw[:_SHOWN_BYTES].hex(" ") + more
-        if isinstance(self.data, str | bytes):
-            return self.text
-        return json.dumps(self.data, indent=2, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

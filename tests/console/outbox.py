@@ -137,6 +137,13 @@ def hidden_fields(page: str) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in found}
 
 
+def text_area(page: str, name: str) -> str:
+    """Return the text of a field of several lines."""
+    found = re.search(rf'<textarea id="{name}"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
+    assert found is not None, f"no field {name}"
+    return html.unescape(found[1])
+
+
 def field(page: str, name: str) -> str:
     """Return the value of a hidden field."""
     found = re.search(rf'name="{name}" value="([^"]*)"', page)

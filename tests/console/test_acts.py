@@ -8,7 +8,7 @@ import pytest
 from faststream_outbox.console import make_console
 from faststream_outbox.operations import DeadLetterFilter, MessageFilter, OutboxOperations
 from faststream_outbox.storage import NewRow
-from tests.console.outbox import JSON, ConsoleOutbox, field, hidden_fields, words
+from tests.console.outbox import JSON, ConsoleOutbox, field, hidden_fields, text_area, words
 
 
 async def test_a_preview_shows_what_would_happen_and_changes_nothing(outbox: ConsoleOutbox) -> None:
@@ -215,6 +215,44 @@ async def test_a_dead_letter_is_edited_and_goes_back(outbox: ConsoleOutbox) -> N
     [message] = (await outbox.operations.messages()).items
     assert message.body.data == {"card": "valid"}
     assert message.headers == {"content-type": "application/json", "n": 7, "fixed": "yes"}
+
+
+async def test_an_edit_changes_only_what_was_edited(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(b'{"amount": 12345678901234567.89, "price": 0.10, "big": 1e400, "a": 1, "a": 2, "note": "x"}')
+    async with outbox.client() as client:
+        body = text_area((await client.get("/dead-letters/1/edit")).text, "body")
+        given = {"headers": "content-type=application/json", "reason": "a typing error"}
+        same = await client.submit("/dead-letters/1/edit", body=body.replace("\n", "\r\n"), **given)
+        assert "Nothing is changed" in words(same.text)
+        await client.submit("/dead-letters/1/edit", body=body.replace('"x"', '"y"'), **given)
+    [message] = (await outbox.operations.messages()).items
+    expected = '{"amount": 12345678901234567.89, "price": 0.10, "big": 1e400, "a": 1, "a": 2, "note": "y"}'
+    assert " ".join((message.body.text or "").split()) == expected.replace("{", "{ ").replace("}", " }")
+
+
+async def test_an_edited_text_keeps_its_line_ends(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(b"one\r\ntwo", headers={"content-type": "text/plain"})
+    async with outbox.client() as client:
+        await client.submit("/dead-letters/1/edit", body="one\r\n2", headers="content-type=text/plain", reason="no")
+    [message] = (await outbox.operations.messages()).items
+    assert message.body.raw == b"one\r\n2"
+
+
+async def test_a_text_without_a_content_type_is_not_checked_as_json(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(b"plain", headers={"tenant": "acme"})
+    async with outbox.client() as client:
+        assert "data-json" not in (await client.get("/dead-letters/1/edit")).text
+
+
+async def test_a_body_that_is_too_large_for_a_form_is_left_to_the_command_line(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(b"[" + b"1," * (2 * 1024 * 1024) + b"1]")
+    async with outbox.client() as client:
+        page = await client.text("/dead-letters/1/edit", status=400)
+        assert "faststream-outbox dlq edit 1" in page
+        assert "4.0 MiB" in page
+        shown = await client.text("/dead-letters/1")
+    assert "too large to indent" in shown
+    assert "cut after 256.0 KiB" in shown
 
 
 @pytest.mark.parametrize(

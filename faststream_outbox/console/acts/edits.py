@@ -11,8 +11,8 @@ from faststream_outbox.console.access import Access
 from faststream_outbox.console.acts.jobs import run_job
 from faststream_outbox.console.answers import Console
 from faststream_outbox.console.errors import MissingError, PageError
-from faststream_outbox.console.forms import read_form, required
-from faststream_outbox.console.pages.dead_letters import edit_form, header_lines
+from faststream_outbox.console.forms import read_form, reason_of
+from faststream_outbox.console.pages.dead_letters import edit_form, header_lines, is_json
 from faststream_outbox.console.site import Job
 from faststream_outbox.operations import Count, DeadLetter
 
@@ -26,11 +26,11 @@ async def edit(console: Console, request: Request, access: Access) -> Response:
         raise MissingError(f"There is no dead letter {letter_id}: it was replayed or purged, or was never there.")
     console.check_act(access, "edit_and_replay", letter.queue)
     shown: DeadLetter = site.redact(letter)
-    fields = {name: given.get(name).replace("\r\n", "\n") for name in ("body", "headers", "reason")}
+    fields = {name: _lines(given.get(name)) for name in ("body", "headers", "reason")}
     try:
         changes = changes_of(shown, fields)
-        reason = required(given, "reason", "The reason")
-    except PageError as error:
+        reason = reason_of(given)
+    except (PageError, ValueError) as error:
         return console.respond(request, access, "dead-letters", edit_form(shown, str(error), **fields))
     back = f"dead-letters/{letter.id}"
     job = Job("edit_and_replay", "Edit and replay", "dead letter", back, access.user, reason, Count(1))
@@ -41,7 +41,7 @@ async def edit(console: Console, request: Request, access: Access) -> Response:
 def changes_of(letter: DeadLetter, fields: dict[str, str]) -> dict[str, Any]:
     """Return what a form has changed of a dead letter; raise `PageError` if that is nothing, or is wrong."""
     changes: dict[str, Any] = {}
-    if letter.body.text is not None and fields["body"] != letter.body.pretty().replace("\r\n", "\n"):
+    if letter.body.text is not None and fields["body"] != _lines(letter.body.pretty()):
         changes["body"] = _check_body(fields["body"], letter)
     headers = _changed_headers(letter, fields["headers"])
     if headers:
@@ -51,17 +51,22 @@ def changes_of(letter: DeadLetter, fields: dict[str, str]) -> dict[str, Any]:
     return changes
 
 
+def _lines(text: str) -> str:
+    """Return a text with the line ends that a field of a form has: whatever they were, a browser sends its own."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _check_body(text: str, letter: DeadLetter) -> bytes:
     """Return the body; raise `PageError` if a handler could not decode it."""
-    content_type = letter.body.content_type or ""
-    was_json = content_type == "" and not isinstance(letter.body.data, str | bytes)
-    if was_json or content_type.partition(";")[0].endswith("json"):
+    if is_json(letter.body):
         try:
             json.loads(text, parse_constant=_refuse)
         except ValueError as error:
             raise PageError(f"The body is not JSON: {error}.") from error
         except RecursionError:
             raise PageError("The body is not JSON that can be read: it is nested too deeply.") from None
+    elif "\r\n" in (letter.body.text or ""):
+        text = text.replace("\n", "\r\n")
     return text.encode()
 
 

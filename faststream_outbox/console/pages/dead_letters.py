@@ -4,10 +4,12 @@ import json
 from typing import Any, Final
 
 from faststream_outbox.console.errors import MissingError, PageError, RefusedError
-from faststream_outbox.console.formats import plain_json
+from faststream_outbox.console.formats import plain_json, size
 from faststream_outbox.console.visit import LARGEST_ID, PAGE_SIZE, Shown, Visit, filter_of
-from faststream_outbox.operations import DeadLetter, DeadLetterFilter
+from faststream_outbox.operations import Body, DeadLetter, DeadLetterFilter
 
+# A form has three bytes for each byte that is no letter, and `read_form` takes 16 MiB.
+_MOST_EDITED: Final = 4 * 1024 * 1024
 FIELDS: Final = ("queue", "reason", "exception_type", "key", "correlation_id")
 
 
@@ -46,6 +48,11 @@ async def edit_dead_letter(visit: Visit) -> Shown:
     letter = await _read(visit)
     if not visit.may("edit_and_replay", letter.queue):
         raise RefusedError("Dead letters cannot be edited here: the console is read-only, or you have no right to it.")
+    if letter.body.text is not None and len(letter.body.raw) > _MOST_EDITED:
+        raise PageError(
+            f"The body has {size(len(letter.body.raw))}, and at most {size(_MOST_EDITED)} can be edited here: use "
+            f"`faststream-outbox dlq edit {letter.id} --body @FILE --reason WHY`."
+        )
     return edit_form(letter)
 
 
@@ -53,12 +60,19 @@ def edit_form(letter: DeadLetter, error: str | None = None, **given: str) -> Sho
     """Return the form, with what was given before and why that was refused."""
     values = {
         "letter": letter,
+        "is_json": is_json(letter.body),
         "error": error,
         "body": given.get("body", letter.body.pretty()),
         "headers": given.get("headers", "\n".join(header_lines(letter))),
         "reason": given.get("reason", ""),
     }
     return Shown("edit.html", values, 200 if error is None else 422)
+
+
+def is_json(body: Body) -> bool:
+    """Return whether a handler parses a body as JSON."""
+    content_type = (body.content_type or "").partition(";")[0]
+    return content_type.endswith("json") if content_type else not isinstance(body.data, str | bytes)
 
 
 def header_lines(letter: DeadLetter) -> list[str]:
