@@ -17,7 +17,13 @@ RoleKind = Literal["producer", "consumer", "operator", "viewer"]
 # Postgres locks rows (FOR UPDATE) for a role that may update one column: where rows are locked and never changed, that
 # is a column which nothing depends on.
 _RIGHTS: Final[dict[RoleKind, dict[str, Sequence[str]]]] = {
-    "producer": {"outbox": ("INSERT", "SELECT (id, queue, timer_id)")},
+    # An id of its own choice could be one that the sequence will draw, and make a publish of another service fail.
+    "producer": {
+        "outbox": (
+            "INSERT (queue, entity_key, payload, headers, timer_id, next_attempt_at)",
+            "SELECT (id, queue, timer_id)",
+        )
+    },
     "consumer": {
         "outbox": ("SELECT", "INSERT", "UPDATE", "DELETE"),
         "dlq": ("SELECT", "INSERT"),

@@ -30,6 +30,8 @@ FORBIDDEN: Final[dict[RoleKind, list[tuple[str, str]]]] = {
         ("outbox", "SELECT payload FROM {}"),
         ("outbox", "UPDATE {} SET queue = 'x'"),
         ("outbox", "DELETE FROM {}"),
+        ("outbox", "INSERT INTO {} (id, queue, payload) OVERRIDING SYSTEM VALUE VALUES (1000000, 'x', '1')"),
+        ("outbox", "INSERT INTO {} (queue, payload, deliveries_count) VALUES ('x', '1', 7)"),
         ("dlq", "SELECT id FROM {}"),
         ("control", "SELECT queue FROM {}"),
     ],
@@ -120,7 +122,8 @@ def test_grants_are_the_same_each_time_and_one_on_each_line() -> None:
         'GRANT SELECT, INSERT ON "outbox_dlq" TO "it\'s me";\n'
     )
     assert grants_sql("shop", "producer", outbox_table=make_outbox_table(MetaData())) == (
-        'GRANT INSERT, SELECT ("id", "queue", "timer_id") ON "outbox" TO "shop";\n'
+        'GRANT INSERT ("queue", "entity_key", "payload", "headers", "timer_id", "next_attempt_at"), '
+        'SELECT ("id", "queue", "timer_id") ON "outbox" TO "shop";\n'
     )
 
 
