@@ -46,3 +46,19 @@ def test_its_exit_code_and_its_help_are_those_of_the_program(project: Any, migra
     wrong = manage(migrated, "outbox", "dlq", "replay", "--all", "--no-such-option")
     assert wrong.returncode == 2
     assert "--no-such-option" in wrong.stderr
+
+
+def test_options_of_django_stand_before_those_of_the_program(project: Any, migrated: Database) -> None:
+    del project
+    done = manage(migrated, "outbox", "--database", "default", "--traceback", "stats", "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "stand before these words" in " ".join(manage(migrated, "outbox", "--help").stdout.split())
+
+
+def test_an_alias_that_does_not_exist_is_named(project: Any, migrated: Database) -> None:
+    del project
+    done = manage(migrated, "outbox", "--database", "nope", "stats")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "CommandError: The connection 'nope' doesn't exist. --database names an alias of DATABASES.\n",
+    )
