@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # What an operator can do to a key, as the names of methods.
 KEY_ACTS: Final = {"retry": "Retry now", "skip": "Skip its first message", "park": "Park", "release": "Release"}
+# Texts with long lines, such as tracebacks, which the page would cut at its edge.
+_WRAPPED: Final = '<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>'
 STATES: Final = ("parked", "retrying", "delayed", "expired", "in_flight")
 
 
@@ -60,17 +62,17 @@ class _ReadOnlyAdmin(admin.ModelAdmin):
     @admin.display(description="body")
     def shown_body(self, row: Any) -> str:
         """Return the body for people to read."""
-        return str(format_html("<pre>{}</pre>", row.body.pretty()))
+        return str(format_html(_WRAPPED, row.body.pretty()))
 
     @admin.display(description="headers")
     def shown_headers(self, row: Any) -> str:
         """Return the headers, one on each line."""
-        return str(format_html("<pre>{}</pre>", json.dumps(row.headers or {}, indent=2, ensure_ascii=False)))
+        return str(format_html(_WRAPPED, json.dumps(row.headers or {}, indent=2, ensure_ascii=False)))
 
     @admin.display(description="exception")
     def shown_exception(self, row: Any) -> str:
         """Return the traceback as it was stored."""
-        return str(format_html("<pre>{}</pre>", row.last_exception or ""))
+        return str(format_html(_WRAPPED, row.last_exception or ""))
 
 
 @admin.register(Message)
@@ -120,6 +122,9 @@ class DeadLetterAdmin(_ReadOnlyAdmin):
     ) -> HttpResponse | None:
         reason, by = request.POST.get("reason", ""), request.user.get_username()
         ids = list(selected.values_list("pk", flat=True))
+        if not ids:
+            self.message_user(request, "Nothing was done: these dead letters are gone.", messages.WARNING)
+            return None
         try:
             check_reason(reason)
         except ValueError as error:
@@ -129,7 +134,8 @@ class DeadLetterAdmin(_ReadOnlyAdmin):
                 request, "admin/outbox/reason.html", self._question(request, selected, act, question)
             )
         result = _operate(lambda operations: getattr(operations, act)(ids, reason=reason, by=by))
-        self.message_user(request, f"{act}: {result.done} done, {len(result.skipped)} skipped.", messages.SUCCESS)
+        level = messages.SUCCESS if result.done else messages.WARNING
+        self.message_user(request, f"{act}: {result.done} done, {len(result.skipped)} skipped.", level)
         for letter_id, why in list(result.skipped.items())[:10]:
             self.message_user(request, f"{letter_id} was left out: {why}", messages.WARNING)
         return None

@@ -1,6 +1,7 @@
 """The admin pages: dead letters and keys to read, and what an operator can do there, with a reason."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_dead_letters_are_listed_filtered_and_read(project: Any, client: Any) ->
     shown = client.get(f"/admin/outbox/deadletter/{letter}/change/").content.decode()
     assert "&quot;product&quot;: &quot;&lt;tea&gt;&quot;" in shown
     assert "Traceback" in shown
+    assert shown.count('<pre style="white-space: pre-wrap') == 3
     assert 'name="_save"' not in shown
 
 
@@ -86,6 +88,27 @@ def test_dead_letters_are_replayed_with_a_reason(project: Any, client: Any) -> N
     client.post("/admin/outbox/deadletter/", chosen)
     assert count(project, "outbox_dlq") == 0
     assert "nobody needs it" in client.get("/admin/outbox/auditentry/").content.decode()
+
+
+@pytest.mark.parametrize("reason", [{}, {"reason": "the shop is open again"}], ids=["without a reason", "with one"])
+@pytest.mark.parametrize("act", ["replay", "purge"])
+def test_acts_on_dead_letters_that_are_gone_say_that_nothing_was_done(
+    project: Any, client: Any, act: str, reason: dict[str, str]
+) -> None:
+    chosen = {"action": act, "_selected_action": [dead_letter(project, 1) + 1], **reason}
+    done = client.post("/admin/outbox/deadletter/", chosen, follow=True).content.decode()
+    assert "Nothing was done: these dead letters are gone." in done
+    assert "Why? The audit keeps it." not in done
+    assert "0 done" not in done
+    assert audit(project) == []
+
+
+def test_pages_of_the_outbox_lead_back_to_it(project: Any, client: Any) -> None:
+    chosen = {"action": "purge", "_selected_action": [dead_letter(project, 1)]}
+    asked = client.post("/admin/outbox/deadletter/", chosen)
+    for page in (client.get("/admin/outbox/key/"), asked):
+        [crumbs] = re.findall(r'<div class="breadcrumbs">(.*?)</div>', page.content.decode(), re.DOTALL)
+        assert '<a href="/admin/outbox/">Outbox</a>' in crumbs
 
 
 def test_keys_are_listed_and_acted_on_with_a_reason(project: Any, client: Any) -> None:
