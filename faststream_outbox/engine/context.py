@@ -14,6 +14,8 @@ from faststream_outbox.wakeup.wakeup import Announce
 
 # How many seconds each last step (release, settle, close) may take after the time for draining.
 LAST_STEP_LIMIT: Final = 5.0
+# How many seconds a claim or a renewal may take.
+CLAIM_LIMIT: Final = 10.0
 
 
 class EngineContext:
@@ -40,7 +42,7 @@ class EngineContext:
         self.row_events = RowEvents(self.monitor, keeps_dead=store.keeps_dead)
         self.ledger = Ledger()
         # Renewals use the lane of claims: a claim never waits for a lock, while a settle may wait for one for long.
-        self.claim_lane = ReconnectingLane(store, limit=10.0, row_type=row_type)
+        self.claim_lane = ReconnectingLane(store, limit=CLAIM_LIMIT, row_type=row_type)
         self.settle_lane = ReconnectingLane(store, limit=30.0)
 
     async def give_back(self, rows: Sequence[OutboxRow], *, announce: bool = True, delay_seconds: float = 0.0) -> None:

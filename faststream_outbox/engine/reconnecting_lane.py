@@ -28,13 +28,18 @@ class ReconnectingLane:
         self._stack = AsyncExitStack()
 
     async def run(
-        self, operation: Callable[[StoreLane], Coroutine[Any, Any, T]], *, finish_if_cancelled: bool = False
+        self,
+        operation: Callable[[StoreLane], Coroutine[Any, Any, T]],
+        *,
+        finish_if_cancelled: bool = False,
+        limit: float | None = None,
     ) -> T:
         """Run one operation; if it fails, close the lane, because its state is unknown.
 
         With `finish_if_cancelled`, a caller that is cancelled meanwhile still gets the result, and the CancelledError
-        is raised where it awaits next.
+        is raised where it awaits next. `limit` is for this operation, in place of the lane's own.
         """
+        limit = self._limit if limit is None else limit
         async with self._turn:
             try:
                 if self._lane is None:
@@ -42,7 +47,7 @@ class ReconnectingLane:
                     self._lane.row_type = self._row_type
                 sent_at = time.monotonic()
                 # A connection behind NAT or to a failed host may be silent; without a limit this would wait forever.
-                result = await within(self._limit, operation(self._lane), finish_if_cancelled=finish_if_cancelled)
+                result = await within(limit, operation(self._lane), finish_if_cancelled=finish_if_cancelled)
             except BaseException as error:
                 with suppress(TimeoutError):
                     await within(_CLOSING_LIMIT, self._close(error))

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from faststream_outbox.storage.checks import check_count, check_name
 from faststream_outbox.storage.commits import AnySession
@@ -15,17 +16,19 @@ from faststream_outbox.storage.nodes import Nodes
 from faststream_outbox.storage.operating.acts import StoreActs
 from faststream_outbox.storage.operating.admin import StoreAdmin
 from faststream_outbox.storage.operating.control import Control, ControlledStore
-from faststream_outbox.storage.ordering.key_cursor import KeyCursor, RunClaim
+from faststream_outbox.storage.ordering.key_cursor import KeyCursor, KeyPosition, RunClaim
 from faststream_outbox.storage.ordering.states import KeyAction, KeyState, KeyStateName, wanted_states
 from faststream_outbox.storage.ordering.strategies import Shard, ShardHolder
 from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.publishing import PublishingStore, SessionOrConnection
 from faststream_outbox.storage.queue_stats import QueueStats
-from faststream_outbox.storage.rows import Lease, OutboxRow
+from faststream_outbox.storage.rows import Lease, OutboxRow, Position
 
 # What one claim brings at most: so many bytes, and one row more; and so many rows of keys.
 MAX_BYTES: Final = 8 * 2**20
 MAX_ROWS: Final = 1_000
+# How many free rows of a queue may lie before the rows of a lost claim: it took the first ones that were free.
+MOST_FREE_BEFORE: Final = 10_000
 # How many rows of a queue, and of how many queues, `unserved` counts.
 MOST_COUNTED: Final = 1000
 MOST_QUEUES: Final = 100
@@ -44,6 +47,35 @@ class Claim:
     more: bool
 
 
+class ServerProcess(NamedTuple):
+    """The server process of a connection: its id, and a time of the database at which it was there."""
+
+    pid: int
+    seen_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SentClaim:
+    """A claim that was sent, whether its answer comes or not.
+
+    Its rows are free rows after `starts`, or of the heads after `keys`, and have its token. `process` executes it; it
+    is unknown behind a pooler.
+    """
+
+    token: UUID
+    starts: tuple[tuple[str, Position], ...] = ()
+    keys: tuple[str, KeyPosition] | None = None
+    suspects: bool = False
+    process: ServerProcess | None = None
+
+
+class GivenBack(NamedTuple):
+    """How many rows or runs of a lost claim were freed, and whether the server has ended that claim; None: unknown."""
+
+    freed: int
+    ended: bool | None
+
+
 class StoreLane(ABC):
     """One connection to the store, for one loop; each operation commits by itself, nearly all in one statement.
 
@@ -60,6 +92,8 @@ class StoreLane(ABC):
     """
 
     row_type: type[OutboxRow] = OutboxRow
+    # The claim that was sent last: if its answer is lost, nobody else knows its token.
+    sent: SentClaim | None = None
 
     @abstractmethod
     async def claim(
@@ -155,6 +189,14 @@ class StoreLane(ABC):
             rows: The rows.
             delay_seconds: In how many seconds they are due again.
 
+        """
+
+    @abstractmethod
+    async def give_back(self, sent: SentClaim) -> GivenBack:
+        """Release all rows of a claim whose answer was lost, whatever they are; their delivery is not counted.
+
+        The server may still execute that claim: while nothing was found and it has not ended, ask again. Of rows that
+        became free before them meanwhile, it looks behind the first `MOST_FREE_BEFORE` only.
         """
 
     @abstractmethod

@@ -1,10 +1,16 @@
 """Our own statements with one thing wrong each, which the checker has to find. None of it is in the library."""
 
+import random
 from collections.abc import Callable
+from typing import Any
 
 from faststream_outbox import publish_functions_ddl
 from faststream_outbox.storage import PostgresStore
+from faststream_outbox.storage.contract import ServerProcess
 from faststream_outbox.storage.nodes import Deaths, Look, Watch
+from faststream_outbox.storage.ordering import KeyCursor, RunClaim
+from faststream_outbox.storage.postgres.drivers import Executor
+from faststream_outbox.storage.postgres.lane import PostgresLane
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from tests.soak.settings import OUTBOX
 
@@ -87,6 +93,37 @@ def no_grace(store: PostgresStore) -> None:
 def no_stop_of_starts(store: PostgresStore) -> None:
     """Start handlers although others may have taken this process for dead."""
     store.nodes.own.may_doubt = lambda claimed_at, now: False  # type: ignore[method-assign] # noqa: ARG005 - broken
+
+
+class _LosingLane(PostgresLane):
+    """Loses the answers of some claims of keys, after they have committed."""
+
+    async def claim_runs(self, cursor: KeyCursor, **asked: Any) -> RunClaim:
+        claim = await super().claim_runs(cursor, **asked)
+        if claim.runs and random.random() < 0.1:
+            raise ConnectionError("the answer was lost")
+        return claim
+
+
+def lost_answers(store: PostgresStore) -> None:
+    """Break nothing: answers of claims are lost, and their rows are given back."""
+
+    def lane(executor: Executor, process: ServerProcess | None = None) -> PostgresLane:
+        return _LosingLane(executor, store._statements, store._shards, nodes=store.nodes, process=process)
+
+    store.lane = lane  # type: ignore[method-assign] # of this store only
+
+
+def give_back_of_all_that_is_leased(store: PostgresStore) -> None:
+    """Give back, after a claim whose answer was lost, what others have in hand too."""
+
+    def spoil(text: str) -> str:
+        leased = "(:token::uuid IS NOT NULL AND o.acquired_token IS NOT NULL)"
+        text = text.replace("o.acquired_token = :token::uuid", leased)
+        return text.replace("o.acquired_token IS NOT DISTINCT FROM :token::uuid", leased)
+
+    _spoil(store._statements.runs, spoil, "give_back")
+    lost_answers(store)
 
 
 def gap_behind_the_head(store: PostgresStore) -> None:

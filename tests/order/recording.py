@@ -17,7 +17,9 @@ from faststream_outbox.storage import (
     Settlement,
     SharedTransaction,
 )
+from faststream_outbox.storage.contract import SentClaim, ServerProcess
 from faststream_outbox.storage.ordering import RunClaim
+from faststream_outbox.storage.postgres.drivers import Executor
 from tests.soak.encoding import claimed_row, uid, verb_of
 from tests.soak.history import Answered, Ask, Asked, Claimed, Claiming, Crashed, HistoryWriter, Sure, Verb
 
@@ -82,6 +84,16 @@ class RecordedLane:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lane, name)
+
+    @property
+    def sent(self) -> SentClaim | None:
+        """The claim that was sent last."""
+        sent: SentClaim | None = self._lane.sent
+        return sent
+
+    @sent.setter
+    def sent(self, sent: SentClaim | None) -> None:
+        self._lane.sent = sent
 
     async def claim(self, *args: Any, lease_seconds: float, **options: Any) -> Claim:
         """Claim rows without a key."""
@@ -164,8 +176,8 @@ def record(store: PostgresStore, history: HistoryWriter) -> None:
     recorder = Recorder(history)
     make_lane, share = store.lane, store.share_transaction
 
-    def lane(executor: Any) -> Any:
-        return RecordedLane(make_lane(executor), recorder)
+    def lane(executor: Executor, process: ServerProcess | None = None) -> Any:
+        return RecordedLane(make_lane(executor, process), recorder)
 
     def share_transaction(leases: Sequence[Lease]) -> SharedTransaction:
         shared = share(leases)

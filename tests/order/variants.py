@@ -108,6 +108,14 @@ _IN_SQL: Final[Mapping[str, Any]] = {
     "cold_keys": 1,
 }
 
+# Answers of claims are lost, and leases last for a minute: without their rows back a round would not come to its end.
+_ANSWERS: Final[Mapping[str, Any]] = {
+    "lease_seconds": 60.0,
+    "handlers": ("one",),
+    "handler_seconds": 0.02,
+    "drain_seconds": 20.0,
+}
+
 OURS: Final = [
     _ours(broken_statements.replayed_behind, "order", **_REPLAYED),
     _ours(broken_statements.replayed_while_in_flight, "exclusion", **_REPLAYED),
@@ -119,6 +127,7 @@ OURS: Final = [
     _ours(broken_statements.head_by_time, "order", fails=0.15),
     _ours(broken_statements.fence_of_each_row, "order", **_LOST),
     _ours(broken_statements.claim_of_leased_heads, "exclusion"),
+    _ours(broken_statements.give_back_of_all_that_is_leased, "exclusion", **_ANSWERS),
     _ours(broken_statements.gap_behind_the_head, "order", handler_seconds=0.02),
 ]
 STRANGERS: Final = [
@@ -135,6 +144,7 @@ SOUND: Final = [
     Variant("blocked", "exclusion", _BLOCKED, 30.0),
     Variant("ours", "order", {"fails": 0.1, **_LOST, "drain_seconds": 20.0}),
     _ours(broken_statements.slow_claims, "order", **_REPLAYED),
+    _ours(broken_statements.lost_answers, "exclusion", **_ANSWERS),
     _foreign(faulty_claimers.TwoStatements, "exclusion", **_ONE_STATEMENT),
     _foreign(faulty_claimers.StatementTimestamp, "order", **_LEASES),
 ]

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Collection
+from contextlib import suppress
 from typing import Final, Protocol
 
 from faststream_outbox.engine.claim.idle_wait import IdleWait
@@ -12,7 +13,7 @@ from faststream_outbox.engine.claim.ledger_claims import LedgerClaims
 from faststream_outbox.engine.claim.pauses import Pauses
 from faststream_outbox.engine.claim.recovery import Recovery
 from faststream_outbox.engine.claim.suspects import Suspects
-from faststream_outbox.engine.context import EngineContext
+from faststream_outbox.engine.context import EngineContext, in_time
 from faststream_outbox.engine.ledger import Ledger
 from faststream_outbox.runtime.loop import Loop
 from faststream_outbox.storage.clock import lease_now
@@ -128,6 +129,9 @@ class Claimer(Loop):
         """Stop at once; the rows of a claim that is under way are still added to the ledger."""
         self._idle_wait.close()
         await super().stop()
+        if self._claims.lost_due_at < math.inf:
+            with suppress(Exception):  # the leases of this node end soon after it
+                await in_time(self._claims.give_back_lost())
 
     @property
     def idle_for(self) -> float:
@@ -139,6 +143,8 @@ class Claimer(Loop):
 
     async def step(self) -> None:
         """Claim as many rows as there is room for; when none is left to claim, wait for more."""
+        if time.monotonic() >= self._claims.lost_due_at:
+            await self._claims.give_back_lost()
         await self._wait_for_room()
         # The cursor, which bounds the look for rows of dead processes, is set by the first claim.
         if self._claimed_at == -math.inf:
@@ -264,5 +270,5 @@ class Claimer(Loop):
     def _longest_wait(self) -> float:
         """Return for how long to wait: until the next sweep for rows that were committed late, or look for suspects."""
         sweep_in = self._claims.cursor.sweep_in(lease_now())
-        look_at = min(self._suspects.due_at, self._recovery.due_at)
+        look_at = min(self._suspects.due_at, self._recovery.due_at, self._claims.lost_due_at)
         return min(math.inf if sweep_in is None else sweep_in, look_at - time.monotonic())

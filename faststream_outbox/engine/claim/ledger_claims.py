@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from faststream_outbox.engine.claim.key_claims import KeyClaims
+from faststream_outbox.engine.claim.lost_claims import LostClaims, may_have_committed
 from faststream_outbox.engine.claim.pauses import Pauses
-from faststream_outbox.engine.context import EngineContext
+from faststream_outbox.engine.context import CLAIM_LIMIT, EngineContext
 from faststream_outbox.storage import Claim, ClaimCursor, StoreLane
 from faststream_outbox.storage.contract import MAX_BYTES
 from faststream_outbox.storage.ordering import RunClaim
@@ -20,14 +21,22 @@ _T = TypeVar("_T")
 # failed. Near that time a larger one would fail again.
 _QUICK: Final = 0.25
 _LARGEST_DIVISOR: Final = 2**20
+# The longest time for one claim, as a part of a lease: a renewal may wait for it, and the lease must outlive both.
+_MOST_OF_LEASE: Final = 0.5
 
 
 class ClaimSize:
-    """How many rows and bytes one claim may bring: half after a claim that failed, perhaps because it was too large."""
+    """How many rows and bytes one claim may bring: half after a claim that failed, perhaps because it was too large.
 
-    def __init__(self) -> None:
+    A claim of one row cannot be made smaller: after one that took too long, the next may take twice the time.
+    """
+
+    def __init__(self, lease_seconds: float) -> None:
         self._divisor = 1
         self._failed_after = math.inf
+        self._longest = max(CLAIM_LIMIT, _MOST_OF_LEASE * lease_seconds)
+        # How many seconds one claim may take.
+        self.limit = CLAIM_LIMIT
 
     @property
     def max_bytes(self) -> int:
@@ -43,10 +52,16 @@ class ClaimSize:
         self._divisor = min(2 * self._divisor, _LARGEST_DIVISOR)
         self._failed_after = seconds
 
+    def allow_more_time(self) -> bool:
+        """Double the time for the next claims; return whether it was not the longest yet."""
+        before, self.limit = self.limit, min(2 * self.limit, self._longest)
+        return self.limit > before
+
     def grow(self, seconds: float) -> None:
         """Double the next claims, up to the whole size, if one that brought rows was quick."""
         if seconds < _QUICK * self._failed_after:
             self._divisor = max(1, self._divisor // 2)
+            self.limit = max(CLAIM_LIMIT, self.limit / 2)
 
 
 class LedgerClaims:
@@ -63,38 +78,55 @@ class LedgerClaims:
         self._keys = keys
         self._lease_seconds = context.options.lease_ttl_seconds
         self._max_deliveries = context.options.max_deliveries
-        self._rows_size = ClaimSize()
-        self._runs_size = ClaimSize()
+        self._monitor = context.monitor
+        self._rows_size = ClaimSize(self._lease_seconds)
+        self._runs_size = ClaimSize(self._lease_seconds)
+        self._lost = LostClaims(context.claim_lane, self._lease_seconds)
         self.cursor = ClaimCursor(context.queues)
 
     async def claim_rows(self, limit: int) -> Claim:
         """Claim rows without a key and admit them."""
         size = self._rows_size
+        rows = size.rows(limit)
         return await self._claim(
             lambda lane: lane.claim(
-                self.cursor, limit=size.rows(limit), lease_seconds=self._lease_seconds, max_bytes=size.max_bytes
+                self.cursor, limit=rows, lease_seconds=self._lease_seconds, max_bytes=size.max_bytes
             ),
             self._add_rows,
             size,
+            rows,
         )
 
     async def claim_runs(self, room: int, run_length: int) -> RunClaim:
         """Claim runs of rows with a key and admit them."""
         size = self._runs_size
+        rows = size.rows(room)
         return await self._claim(
-            lambda lane: self._keys.claim(lane, size.rows(room), run_length, max_bytes=size.max_bytes),
-            self._add_runs,
-            size,
+            lambda lane: self._keys.claim(lane, rows, run_length, max_bytes=size.max_bytes), self._add_runs, size, rows
         )
 
     async def claim_suspect(self) -> bool:
         """Claim a row or a run whose last lease ran out, without admitting it; return whether there was one."""
         claim = await self._claim(
-            lambda lane: lane.claim_suspect(self.cursor, lease_seconds=self._lease_seconds), self._add_suspects
+            lambda lane: lane.claim_suspect(self.cursor, lease_seconds=self._lease_seconds),
+            self._add_suspects,
+            self._rows_size,
+            admit=False,
         )
         if claim.rows or not self._keys.have_suspects:
             return bool(claim.rows)
-        return await self._claim(self._keys.claim_suspect, self._add_runs) is not None
+        return await self._claim(self._keys.claim_suspect, self._add_runs, self._runs_size, admit=False) is not None
+
+    @property
+    def lost_due_at(self) -> float:
+        """When to look for the rows of lost claims, on the monotonic clock; infinity while none was lost."""
+        return self._lost.due_at
+
+    async def give_back_lost(self) -> None:
+        """Release the rows of claims whose answer was lost."""
+        if await self._lost.give_back():
+            self.cursor.restart()  # they lie before the marks, where only a sweep finds them
+            self.restart_keys()
 
     async def recover(self) -> bool:
         """Free rows and keys whose lease is over; return whether there were some."""
@@ -118,25 +150,47 @@ class LedgerClaims:
         self,
         operation: Callable[[StoreLane], Coroutine[Any, Any, _T]],
         add: Callable[[_T], int],
-        size: ClaimSize | None = None,
+        size: ClaimSize,
+        rows: int = 1,
+        *,
+        admit: bool = True,
     ) -> _T:
-        """Claim and add the rows, even if the claimer is stopped meanwhile; admit them, unless they are suspects."""
+        """Claim up to so many rows and add them, even if the claimer is stopped meanwhile."""
         began = time.monotonic()
+        claiming: StoreLane | None = None
+
+        async def send(lane: StoreLane) -> _T:
+            nonlocal claiming
+            claiming, lane.sent = lane, None
+            return await operation(lane)
+
         try:
-            claim = await self._lane.run(operation, finish_if_cancelled=True)
-        except Exception:
-            if size is not None:
-                size.shrink(time.monotonic() - began)
+            claim = await self._lane.run(send, finish_if_cancelled=True, limit=size.limit)
+        except BaseException as error:
+            size.shrink(time.monotonic() - began)
+            if claiming is not None and claiming.sent is not None and may_have_committed(error):
+                self._lost.add(claiming.sent)
+                if rows == 1 and isinstance(error, TimeoutError):
+                    self._allow_more_time(size)
             raise
-        if add(claim) and size is not None:
+        if add(claim):
             size.grow(time.monotonic() - began)
         self._pauses.give_back()  # a queue may have been paused during the claim
-        if size is not None:
+        if admit:
             self._ledger.admit_added()
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await asyncio.sleep(0)  # raises CancelledError before anything else is claimed
         return claim
+
+    def _allow_more_time(self, size: ClaimSize) -> None:
+        took = size.limit
+        if size.allow_more_time():
+            message = (
+                f"A claim of one row took longer than {took:g} seconds: the row may be too large for the connection to "
+                f"the database. The next claim may take {size.limit:g} seconds, up to half of lease_ttl_seconds."
+            )
+            self._monitor.report("claim_failed", message)
 
     def _add_rows(self, claim: Claim) -> int:
         self._row_events.claimed(self.cursor.queues, claim.rows)

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
-from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, Claim, GivenBack, SentClaim, StoreLane
 from faststream_outbox.storage.cursor import ClaimCursor
 from faststream_outbox.storage.memory.counts import queue_counts
 from faststream_outbox.storage.memory.table import MemoryTable, unlease
@@ -65,7 +65,7 @@ class MemoryLane(StoreLane):
             if row.acquired_token is not None and row.lease_expires_epoch <= now and row.position <= end
         ]
         expired.sort(key=attrgetter("lease_expires_epoch", "id"))
-        rows = self._lease(expired[:1], lease_seconds, began, now)
+        rows = self._lease(expired[:1], lease_seconds, began, now, suspects=True)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
@@ -110,6 +110,7 @@ class MemoryLane(StoreLane):
             check_count(name, count)
         began, now, plan = lease_now(), self._store.clock(), cursor.plan()
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
+        self.sent = SentClaim(token, keys=(plan.queue, plan.after), suspects=suspects)
         keyed = [rows for rows in self._store.rows_by_key() if _is_wanted(rows[0], plan)]
         wanted, waits, expired, last, ended = list[list[OutboxRow]](), list[float](), False, None, True
         for rows in keyed:
@@ -175,8 +176,11 @@ class MemoryLane(StoreLane):
         [leased] = self._lease([row], lease_seconds, lease_now(), self._store.clock())
         return leased
 
-    def _lease(self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float) -> list[OutboxRow]:
+    def _lease(
+        self, rows: list[OutboxRow], lease_seconds: float, began: float, now: float, *, suspects: bool = False
+    ) -> list[OutboxRow]:
         seconds, token = check_number("lease_seconds", lease_seconds), uuid4()
+        self.sent = SentClaim(token, suspects=suspects)
         for row in rows:
             row.acquired_token, row.acquired_epoch, row.lease_expires_epoch = token, now, now + seconds
             row.deliveries_count += 1
@@ -202,13 +206,23 @@ class MemoryLane(StoreLane):
             if row is None or given.lease in released:
                 continue
             released.add(given.lease)
-            row.deliveries_count -= 1
+            self._release(row, suspect=given.suspect)
             if delay_seconds > 0:
                 row.next_attempt_epoch = self._store.clock() + delay_seconds
-            unlease(row)
-            if given.suspect:
-                row.acquired_token, row.lease_expires_epoch = uuid4(), self._store.clock()
         return frozenset(released)
+
+    async def give_back(self, sent: SentClaim) -> GivenBack:
+        """Release the rows of a claim whose answer was lost."""
+        held = [row for row in self._store.rows.values() if row.acquired_token == sent.token]
+        for row in held:
+            self._release(row, suspect=sent.suspects)
+        return GivenBack(len(held), ended=True)
+
+    def _release(self, row: OutboxRow, *, suspect: bool) -> None:
+        row.deliveries_count -= 1
+        unlease(row)
+        if suspect:
+            row.acquired_token, row.lease_expires_epoch = uuid4(), self._store.clock()
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes."""

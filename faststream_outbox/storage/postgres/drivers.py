@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from faststream_outbox.storage.contract import ServerProcess
 from faststream_outbox.storage.errors import is_read_only, without_values
 from faststream_outbox.storage.postgres.statements.statement import Statement
 from faststream_outbox.storage.sessions.raw import AsyncpgConnection, RawConnection
@@ -42,7 +43,11 @@ LANE_SETTINGS: Final = {
 # Servers on other systems refuse any value but 0.
 _ONLY_ON_LINUX: Final = "client_connection_check_interval"
 _CURRENT: Final = ", ".join(f"current_setting('{name}')" for name in LANE_SETTINGS)
-_PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), {_CURRENT}")
+_PID_AND_SETTINGS: Final = Statement(f"SELECT pg_backend_pid(), date_part('epoch', now()), {_CURRENT}")
+# A process with this id that began later is another one. When it began is hidden from other roles.
+IS_THERE: Final = Statement("""SELECT EXISTS (SELECT FROM pg_stat_activity a
+  WHERE a.pid = :pid::int AND (a.backend_start > to_timestamp(:seen_at::float8)) IS NOT TRUE)""")
+INSUFFICIENT_PRIVILEGE: Final = "42501"
 # True on a standby, and on a primary that was set to read-only when another one replaced it.
 READ_ONLY: Final = Statement("SELECT current_setting('transaction_read_only') = 'on'")
 _SET_CONFIG: Final = Statement(
@@ -72,6 +77,9 @@ class Executor(Protocol):
 
 class _DriverExecutor:
     """A driver's bare connection, outside any transaction: one round trip a statement."""
+
+    # The server process that runs the statements; None where it may change, or was not asked for.
+    process: ServerProcess | None = None
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -222,7 +230,7 @@ def executor_of(engine: AsyncEngine, driver_connection: Any) -> AsyncpgExecutor 
 
 
 @asynccontextmanager
-async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
+async def open_executor(engine: AsyncEngine) -> AsyncIterator[AsyncpgExecutor | PsycopgExecutor]:
     """Take a connection from the engine's pool and set `LANE_SETTINGS`; at the end restore and return it."""
     check_engine(engine)
     executor: AsyncpgExecutor | PsycopgExecutor | None = None
@@ -231,13 +239,14 @@ async def open_executor(engine: AsyncEngine) -> AsyncIterator[Executor]:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             # The first statement goes through SQLAlchemy: if the server was restarted since this connection was pooled,
             # SQLAlchemy discards all connections pooled before, not one per attempt.
-            [[pid, *settings]] = await connection.run_sync(run_on, _PID_AND_SETTINGS)
+            [[pid, seen_at, *settings]] = await connection.run_sync(run_on, _PID_AND_SETTINGS)
             driver_connection = (await connection.get_raw_connection()).driver_connection
             executor = executor_of(engine, driver_connection)
             # Behind a pooler the next statement may run on another server connection: settings would not apply there,
             # and would leak to others. A pooler announces a process id of its own, not that of the server.
             direct = pid == executor.connected_to()
             if direct:
+                executor.process = ServerProcess(pid, seen_at)
                 await executor.fetch(_SET_CONFIG, names=list(LANE_SETTINGS), values=list(LANE_SETTINGS.values()))
             yield executor
         except BaseException as error:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -10,13 +10,19 @@ from typing import Any, Final, TypeVar
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
-from faststream_outbox.storage.contract import MAX_BYTES, Claim
-from faststream_outbox.storage.cursor import ClaimCursor
+from faststream_outbox.storage.contract import MAX_BYTES, Claim, GivenBack, SentClaim, ServerProcess
+from faststream_outbox.storage.cursor import BEGINNING, ClaimCursor
 from faststream_outbox.storage.errors import ReadOnlyServerError, concerns_rows, sqlstate
 from faststream_outbox.storage.nodes import Nodes
 from faststream_outbox.storage.operating.reads import STATS_CAP
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settled, SettleInterruptedError, Settlement
-from faststream_outbox.storage.postgres.drivers import READ_ONLY, Executor, Records
+from faststream_outbox.storage.postgres.drivers import (
+    INSUFFICIENT_PRIVILEGE,
+    IS_THERE,
+    READ_ONLY,
+    Executor,
+    Records,
+)
 from faststream_outbox.storage.postgres.runs import RunClaims, recovery_parameters, settle_parameters
 from faststream_outbox.storage.postgres.shards import ShardLeases, ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
@@ -65,12 +71,14 @@ class PostgresLane(RunClaims, ShardLeases):
         *,
         nodes: Nodes,
         tables: Sequence[str] = (),
+        process: ServerProcess | None = None,
     ) -> None:
         self._executor = executor
         self._nodes = nodes
         self._statements = statements
         self._shards = shards
         self._tables = tables
+        self._process = process
 
     async def claim(
         self, cursor: ClaimCursor, *, limit: int, lease_seconds: float, max_bytes: int = MAX_BYTES
@@ -84,7 +92,13 @@ class PostgresLane(RunClaims, ShardLeases):
         asked = QUOTAS.fill([(*each, *start) for *each, start in zip(plan.queues, plan.quotas, starts, strict=True)])
         try:
             rows, ready = await self._lease(
-                self._statements.claim.claim, lease_seconds, began, **asked, limit=limit, max_bytes=max_bytes
+                self._statements.claim.claim,
+                SentClaim(self._nodes.own.make_token(), tuple(zip(plan.queues, plan.starts, strict=True))),
+                lease_seconds,
+                began,
+                **asked,
+                limit=limit,
+                max_bytes=max_bytes,
             )
         except BaseException:
             cursor.abandon(plan, began=began, ended=lease_now())
@@ -101,7 +115,9 @@ class PostgresLane(RunClaims, ShardLeases):
         began = lease_now()
         ends = zip(cursor.ends, _shifted(cursor.ends.values(), math.inf), strict=True)
         asked = POSITIONS.fill([(queue, *end) for queue, end in ends])
-        rows, _ = await self._lease(self._statements.claim.claim_suspect, lease_seconds, began, **asked)
+        starts = tuple((queue, BEGINNING) for queue in cursor.ends)
+        claim = SentClaim(self._nodes.own.make_token(), starts, suspects=True)
+        rows, _ = await self._lease(self._statements.claim.claim_suspect, claim, lease_seconds, began, **asked)
         for row in rows:
             row.suspect = True
         return Claim(rows, began + lease_seconds, more=bool(rows))
@@ -114,12 +130,12 @@ class PostgresLane(RunClaims, ShardLeases):
         return len(await self._executor.fetch(self._statements.claim.recover, **asked, **known))
 
     async def _lease(
-        self, statement: Statement, lease_seconds: float, began: float, **asked: Any
+        self, statement: Statement, claim: SentClaim, lease_seconds: float, began: float, **asked: Any
     ) -> tuple[list[OutboxRow], int | None]:
         """Lease rows; return them, and what the statement has in the place of their token, which is known here."""
         seconds = check_number("lease_seconds", lease_seconds)
-        token = self._nodes.own.make_token()
-        make = self.row_type
+        token, make = claim.token, self.row_type
+        self.sent = replace(claim, process=self._process)
         records = await self._executor.fetch(statement, token=token, lease_seconds=seconds, **asked)
         rows = [make(*record) for record in records]
         for row in rows:
@@ -148,6 +164,30 @@ class PostgresLane(RunClaims, ShardLeases):
         asked = RELEASED.fill(given)
         released = await self._executor.fetch(self._statements.claim.release, **asked, delay=float(delay_seconds))
         return leases_of(released)
+
+    async def give_back(self, sent: SentClaim) -> GivenBack:
+        """Release the rows of a claim whose answer was lost."""
+        # Asked before, in a statement of its own: what a process has committed before its end is seen after that.
+        ended = await self._has_ended(sent.process)
+        if sent.keys is not None:
+            return GivenBack(await self._give_back_runs(sent, *sent.keys), ended)
+        starts = zip(dict(sent.starts), _shifted(dict(sent.starts).values(), -math.inf), strict=True)
+        asked = POSITIONS.fill([(queue, *start) for queue, start in starts])
+        given = await self._executor.fetch(
+            self._statements.claim.give_back, **asked, token=sent.token, suspects=sent.suspects
+        )
+        return GivenBack(len(given), ended)
+
+    async def _has_ended(self, process: ServerProcess | None) -> bool | None:
+        if process is None:
+            return None
+        try:
+            [[there]] = await self._executor.fetch(IS_THERE, pid=process.pid, seen_at=process.seen_at)
+        except Exception as error:
+            if sqlstate(error) != INSUFFICIENT_PRIVILEGE:
+                raise
+            return None
+        return not there
 
     async def settle(self, settlements: Iterable[Settlement]) -> Settled:
         """Write outcomes, one statement per kind."""

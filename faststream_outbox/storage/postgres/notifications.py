@@ -19,6 +19,7 @@ from faststream_outbox.storage.listening import Listening
 from faststream_outbox.storage.nodes import Look, Node, node_name
 from faststream_outbox.storage.operating.control import Control
 from faststream_outbox.storage.postgres.drivers import (
+    INSUFFICIENT_PRIVILEGE,
     AsyncpgExecutor,
     PsycopgExecutor,
     Records,
@@ -53,9 +54,8 @@ _LONGEST_NAME: Final = 45
 # Called with a notification's channel and payload.
 _OnNotification = Callable[[str, str], None]
 
-_INSUFFICIENT_PRIVILEGE: Final = "42501"
 # The control table cannot be read: no right, no such table, no such column.
-_NO_CONTROL: Final = frozenset({_INSUFFICIENT_PRIVILEGE, "42P01", "42703"})
+_NO_CONTROL: Final = frozenset({INSUFFICIENT_PRIVILEGE, "42P01", "42703"})
 
 # How long closing a connection waits for its running statement.
 _CLOSE_TIMEOUT: Final = 1.0
@@ -251,7 +251,7 @@ class _PostgresListening(Listening):
         try:
             return await self._look(node)
         except Exception as error:
-            if sqlstate(error) != _INSUFFICIENT_PRIVILEGE:
+            if sqlstate(error) != INSUFFICIENT_PRIVILEGE:
                 raise
             self._rely_on_leases(node)
             return None

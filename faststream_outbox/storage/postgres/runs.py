@@ -6,9 +6,17 @@ from typing import Any, Final, NamedTuple
 
 from faststream_outbox.storage.checks import check_count, check_number
 from faststream_outbox.storage.clock import lease_now
-from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, StoreLane
+from faststream_outbox.storage.contract import MAX_BYTES, MAX_ROWS, SentClaim, ServerProcess, StoreLane
 from faststream_outbox.storage.nodes import Nodes
-from faststream_outbox.storage.ordering.key_cursor import MOST_VISITS, KeyCursor, KeyPlan, Run, RunClaim, finite
+from faststream_outbox.storage.ordering.key_cursor import (
+    MOST_VISITS,
+    KeyCursor,
+    KeyPlan,
+    KeyPosition,
+    Run,
+    RunClaim,
+    finite,
+)
 from faststream_outbox.storage.ordering.strategies import AdvisoryLocks, HashShards
 from faststream_outbox.storage.outcomes import Ack, Dead, Park, Retry, Settlement
 from faststream_outbox.storage.postgres.drivers import Executor, Records
@@ -44,6 +52,7 @@ class RunClaims(StoreLane):
     _executor: Executor
     _statements: Statements
     _nodes: Nodes
+    _process: ServerProcess | None
 
     async def claim_runs(
         self,
@@ -68,8 +77,11 @@ class RunClaims(StoreLane):
             "suspects": suspects,
             **over_parameters(self._nodes),
         }
+        token = self._nodes.own.make_token()
+        keys_after = (plan.queue, plan.after)
+        self.sent = SentClaim(token, keys=keys_after, suspects=suspects, process=self._process)
         lease = {
-            "token": self._nodes.own.make_token(),
+            "token": token,
             "lease_seconds": seconds,
             "rows_per_key": check_count("rows_per_key", rows_per_key),
             "max_rows": check_count("max_rows", max_rows),
@@ -99,6 +111,22 @@ class RunClaims(StoreLane):
             **recovery_parameters(self._nodes, max_deliveries),
         )
         return int(records[0][0])
+
+    async def _give_back_runs(self, sent: SentClaim, queue: str, after: KeyPosition) -> int:
+        # Twice as many visits as the claim had: keys may have come in between.
+        visits = 2 * MOST_VISITS
+        records = await self._executor.fetch(
+            self._statements.runs.give_back,
+            queue=queue,
+            after_key=after[0],
+            after_id=after[1],
+            keys=visits,
+            visits=visits,
+            token=sent.token,
+            suspects=sent.suspects,
+            **over_parameters(self._nodes),
+        )
+        return len(records)
 
     async def queues_with_keys(self, queues: Sequence[str]) -> frozenset[str]:
         """Return those of the queues that have rows with a key."""

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession, after_commit
-from faststream_outbox.storage.contract import Store, StoreLane
+from faststream_outbox.storage.contract import ServerProcess, Store, StoreLane
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
 from faststream_outbox.storage.listening import Listening
 from faststream_outbox.storage.ordering.states import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
@@ -317,11 +317,13 @@ class PostgresStore(Store):
     async def connect(self) -> AsyncIterator[StoreLane]:
         """Take a connection from the engine's pool."""
         async with open_executor(self._require_engine("to consume")) as executor:
-            yield self.lane(executor)
+            yield self.lane(executor, executor.process)
 
-    def lane(self, executor: Executor) -> PostgresLane:
-        """Return a lane that runs its statements through this executor."""
-        return PostgresLane(executor, self._statements, self._shards, nodes=self.nodes, tables=self._tables)
+    def lane(self, executor: Executor, process: ServerProcess | None = None) -> PostgresLane:
+        """Return a lane that runs its statements through this executor, in that process of the server."""
+        return PostgresLane(
+            executor, self._statements, self._shards, nodes=self.nodes, tables=self._tables, process=process
+        )
 
     def borrow(self, connection: AsyncConnection) -> StoreLane:
         """Return a lane on a caller's connection: inside its open transaction, or one transaction per operation."""

@@ -4,11 +4,15 @@ from typing import Final
 
 from sqlalchemy import Table
 
+from faststream_outbox.storage.contract import MOST_FREE_BEFORE
+from faststream_outbox.storage.ordering.key_cursor import LAST_ID
 from faststream_outbox.storage.postgres.statements.statement import (
     COME_BACK,
     COMES_BACK,
     LEASE,
     LEASES,
+    RELEASE,
+    RELEASE_CLAIM,
     ROW,
     SIZE,
     Columns,
@@ -46,6 +50,7 @@ class ClaimStatements:
         self.renew = self._renew()
         self.leave_running = self._leave_running()
         self.release = self._release()
+        self.give_back = self._give_back()
         self.next_due = self._next_due()
 
     def _claim(self) -> Statement:
@@ -111,14 +116,29 @@ RETURNING l.id, l.token""")
  WHERE {held(LEASES)} RETURNING 1""")
 
     def _release(self) -> Statement:
-        # A suspect is a row with a token whose lease is over. It stays one, under a new token that no process knows.
-        return Statement(f"""UPDATE {self._outbox} o SET acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
+        return Statement(f"""UPDATE {self._outbox} o SET {RELEASE},
        next_attempt_at = CASE WHEN :delay::float8 > 0 THEN now() + make_interval(secs => :delay::float8)
-                         ELSE o.next_attempt_at END,
-       acquired_token = CASE WHEN l.suspect THEN gen_random_uuid() END,
-       lease_expires_at = CASE WHEN l.suspect THEN now() ELSE '-infinity' END
+                         ELSE o.next_attempt_at END
   FROM {RELEASED.unnest("l")}
  WHERE {held(RELEASED)} RETURNING l.id, l.token""")
+
+    def _give_back(self) -> Statement:
+        # No index has the token. A claim takes the first rows that are free, so few free rows lie before its own: the
+        # search ends behind some of them, and not at the end of the backlog.
+        from_start = f"""FROM {self._outbox} o
+     WHERE o.queue = q.queue AND o.entity_key IS NULL AND o.next_attempt_at <= now()
+       AND (o.next_attempt_at, o.id) >= (to_timestamp(q.at), q.id)"""
+        in_order = "ORDER BY o.next_attempt_at, o.id"
+        return Statement(f"""WITH seen AS MATERIALIZED (
+  SELECT o.id FROM {POSITIONS.unnest("q")}
+  LEFT JOIN LATERAL (
+    SELECT o.next_attempt_at AS at, o.id {from_start} AND o.acquired_token IS NULL
+     {in_order} OFFSET {MOST_FREE_BEFORE} LIMIT 1) f ON true
+ CROSS JOIN LATERAL (
+    SELECT o.id {from_start} AND o.acquired_token = :token::uuid
+       AND (o.next_attempt_at, o.id) <= (coalesce(f.at, 'infinity'), coalesce(f.id, {LAST_ID})) {in_order}) o)
+UPDATE {self._outbox} o SET {RELEASE_CLAIM}
+ WHERE o.id = ANY (ARRAY(SELECT seen.id FROM seen)) AND o.acquired_token = :token::uuid RETURNING 1""")
 
     def _next_due(self) -> Statement:
         # From the watermark on, as a claim does: rows before it are left to the sweep.

@@ -32,6 +32,7 @@ from faststream_outbox.storage.postgres.statements.statement import (
     LEASE,
     LEASES,
     OVER,
+    RELEASE_CLAIM,
     ROW,
     SIZE,
     Columns,
@@ -93,6 +94,7 @@ class RunStatements:
         self.queues_with_keys = self._queues_with_keys()
         self.claim_locked = self._claim_locked()
         self.recover = self._recover()
+        self.give_back = self._give_back()
         self.settles = {kind: self._settle(kind) for kind in starmap(RunKind, product((False, True), repeat=2))}
 
     def _walk(self, mine: str = "true", wanted: str = _WANTED) -> str:
@@ -168,6 +170,11 @@ marked AS (
     SELECT f.id FROM back h CROSS JOIN LATERAL ({self._of_key("f.id", "f.id > h.id", ":rows_per_key::int - 1")}
        FOR UPDATE SKIP LOCKED) f)))
 SELECT count(*) FROM back""")
+
+    def _give_back(self) -> Statement:
+        return Statement(f"""{self._walk(wanted="o.acquired_token IS NOT DISTINCT FROM :token::uuid")}
+UPDATE {self._outbox} o SET {RELEASE_CLAIM}
+ WHERE o.id = ANY (ARRAY(SELECT w.id FROM walk w WHERE w.wanted)) AND o.acquired_token = :token::uuid RETURNING 1""")
 
     def _queues_with_keys(self) -> Statement:
         # One probe of the index for each queue.

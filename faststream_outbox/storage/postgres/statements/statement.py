@@ -143,6 +143,14 @@ COMES_BACK: Final = f"{OVER} AND NOT ({_SUSPECT} AND o.lease_expires_at <= now()
 COME_BACK: Final = f"""acquired_token = CASE WHEN {_SUSPECT} THEN o.acquired_token END,
        acquired_at = CASE WHEN {_SUSPECT} THEN o.acquired_at END,
        lease_expires_at = CASE WHEN {_SUSPECT} THEN now() ELSE '-infinity' END"""
+# A row that was not handled becomes free, and the delivery is not counted.
+# A suspect is a row with a token whose lease is over. It stays one, under a new token that no process knows.
+_RELEASE: Final = """acquired_at = NULL, deliveries_count = o.deliveries_count - 1,
+       acquired_token = CASE WHEN {suspect} THEN gen_random_uuid() END,
+       lease_expires_at = CASE WHEN {suspect} THEN now() ELSE '-infinity' END"""
+RELEASE: Final = _RELEASE.format(suspect="l.suspect")
+# The same for all rows of one claim.
+RELEASE_CLAIM: Final = _RELEASE.format(suspect=":suspects::bool")
 LEASES: Final = Columns("lease", id="bigint", token="uuid")  # noqa: S106 - a type, no password
 
 

@@ -28,6 +28,7 @@ ARGUMENTS = {
     "claim_shards": {**LEASE, **WALK, **BOUNDS, "shard_mask": "15", "shards": "ARRAY[1, 2, 3]"},
     "lock_keys": WALK,
     "recover": {**PLACE, **DEATHS, "keys": str(VISITS), "rows_per_key": "10"},
+    "give_back": {**WALK, "keys": str(2 * VISITS), "visits": str(2 * VISITS), "token": LEASE["token"]},
     "queues_with_keys": {"queues": "ARRAY['q', 'other', 'q3', 'q4']"},
     "claim_locked": {**LEASE, "queue": "'q'", "suspects": "false", **BOUNDS, "heads": IDS},
 }

@@ -78,6 +78,7 @@ ARGUMENTS = {
         "released_suspect": "array_fill(false, ARRAY[500])",
         "delay": "0",
     },
+    "claim.give_back": {"token": f"'{TOKEN}'", "suspects": "false", **POSITIONS},
     "settle.delete": LEASES,
     "settle.delete_batch": LEASES,
     "settle.delete_and_insert": {
@@ -154,7 +155,7 @@ async def test_plans_at_300_000_rows(postgres: PostgresBackend, mode: str) -> No
             for name, value in settings.items():
                 await connection.execute(text(f"SET {name} = '{value}'"))
             for name, arguments in ARGUMENTS.items():
-                if name in ("claim.claim_suspect", "claim.recover") and not settings:
+                if name in ("claim.claim_suspect", "claim.recover", "claim.give_back") and not settings:
                     continue  # it may read its range, up to where claims have come, through a bitmap
                 plan = await explain(connection, attrgetter(name)(statements), arguments, mode=mode)
                 check_probes_only(plan)
