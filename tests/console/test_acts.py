@@ -1,7 +1,6 @@
 """Every act: its preview changes nothing, its result names the rows and the entry of the audit."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -141,11 +140,8 @@ async def test_a_form_that_names_no_first_message_is_shown_again_with_it(
 
 async def test_what_skipping_does_is_said_where_there_is_no_table_of_dead_letters(outbox: ConsoleOutbox) -> None:
     ids = await outbox.fill()
-    tables: dict[str, Any] = {
-        "outbox_table": outbox.backend.outbox_table,
-        "audit_table": outbox.operations.audit_table,
-    }
-    app = make_console(OutboxOperations(outbox.backend.engine, **tables))
+    table, audit_table = outbox.backend.outbox_table, outbox.operations.audit_table
+    app = make_console(OutboxOperations(outbox.backend.engine, outbox_table=table, audit_table=audit_table))
     async with outbox.client() as client:
         assert "becomes a dead letter" in await client.text("/acts/one/skip_key?queue=customers&key=ada")
     async with outbox.client(app) as client:

@@ -1,5 +1,6 @@
 """Who gets in, what a page of another site can do, and what a body that is a script can do: nothing."""
 
+import asyncio
 import re
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from faststream_outbox.console.access import ACTIONS, TokenAccess
 from faststream_outbox.operations import Body, Message, OutboxOperations
 from faststream_outbox.storage import NewRow
 from tests.console.outbox import SAME_ORIGIN, ConsoleOutbox, field, words
+from tests.waiting import until
 
 PAGES = ("/", "/queue?name=mails", "/keys", "/key?queue=customers&key=ada", "/dead-letters", "/dead-letters/rows")
 POSTS = (
@@ -226,12 +228,16 @@ async def test_of_some_queues_a_user_sees_and_changes_nothing_else(outbox: Conso
             assert (await client.get(path)).status_code == 403, path
         for path in (f"/messages/{ids['timer']}", "/dead-letters/3", "/dead-letters/3/edit", "/audit/1"):
             assert (await client.get(path)).status_code == 404, path
-        for chosen in ({"ids": ["3"]}, {"scope": "all"}, {"scope": "all", "where_queue": "mails"}):
+        for path in ("/acts/preview", "/acts/export"):
+            foreign = await client.submit(path, act="purge", ids=["3"])
+            assert foreign.status_code == 404
+            assert "mails" not in foreign.text
+        for chosen in ({"scope": "all"}, {"scope": "all", "where_queue": "mails"}):
             assert (await client.submit("/acts/preview", act="purge", **chosen)).status_code == 403, chosen
             assert (await client.submit("/acts/export", **chosen)).status_code == 403, chosen
         preview = await client.submit("/acts/preview", act="purge", ids=["1"])
         forged = field(preview.text, "selection").replace("[1]", "[3]")
-        assert (await client.submit("/acts/run", act="purge", selection=forged, reason="r")).status_code == 403
+        assert (await client.submit("/acts/run", act="purge", selection=forged, reason="r")).status_code == 404
         move = await client.submit("/acts/preview", act="move", ids=[str(ids["ready"])])
         given = {"act": "move", "selection": field(move.text, "selection"), "reason": "r", "queue": "mails"}
         assert (await client.submit("/acts/run", **given)).status_code == 403
@@ -245,6 +251,29 @@ async def test_of_some_queues_a_user_sees_and_changes_nothing_else(outbox: Conso
 def test_an_access_that_says_nothing_sensible_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         Access(**wrong)
+
+
+async def test_rows_of_other_queues_that_come_while_an_act_runs_are_left_alone(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(*[b"mine"] * 5, queue="orders")
+    async with outbox.client(**restricted(queues={"orders"})) as client:
+        preview = await client.submit("/acts/preview", act="replay", ids=["1"])
+        forged = field(preview.text, "selection").replace("[1]", str([*range(1, 6), *range(6, 50)]))
+        given = {"act": "replay", "selection": forged, "reason": "r", "rate": "2"}
+        job = asyncio.create_task(client.submit("/acts/run", **given))
+        await until(outbox.operations.messages, lambda page: page.items)
+        await outbox.bury(b"secret", queue="mails")
+        address = (await job).url.path
+        await until(lambda: client.get(address), lambda page: "data-ended" in page.text)
+    assert [letter.queue for letter in (await outbox.operations.dead_letters()).items] == ["mails"]
+
+
+async def test_a_user_of_some_queues_sees_the_audit_of_an_own_act_on_ids(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client(**restricted(queues={"orders"})) as client:
+        assert "Audit entry 2" in await client.act("purge", ids=["1"])
+        assert "because" in await client.text("/audit/2")
+        assert "because" in await client.text("/audit")
+        await client.text("/audit/1", status=404)
 
 
 async def test_a_read_only_console_offers_and_does_nothing(outbox: ConsoleOutbox) -> None:

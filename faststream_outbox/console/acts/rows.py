@@ -12,13 +12,13 @@ from starlette.responses import Response
 from faststream_outbox.console.access import Access
 from faststream_outbox.console.acts.jobs import run_job
 from faststream_outbox.console.answers import Console
-from faststream_outbox.console.errors import PageError, RefusedError
+from faststream_outbox.console.errors import MissingError, PageError, RefusedError
 from faststream_outbox.console.forms import Form, read_form, required
 from faststream_outbox.console.pages.dead_letters import FIELDS as LETTER_FIELDS
 from faststream_outbox.console.pages.messages import message_fields
 from faststream_outbox.console.site import Job
 from faststream_outbox.console.visit import LARGEST_ID, Shown, Visit, filter_of
-from faststream_outbox.operations import DeadLetterFilter, MessageFilter, Selection
+from faststream_outbox.operations import Count, DeadLetterFilter, MessageFilter, Selection
 from faststream_outbox.operations.selections import selection_of
 from faststream_outbox.storage.operating.reads import Kind
 
@@ -120,7 +120,8 @@ async def run(console: Console, request: Request, access: Access) -> Response:
         _check_number(selection.ids)
     check_rights(console, access, name, selection)
     if access.queues is not None and selection.ids:
-        await _check_ids(console, access, act.kind, selection.ids)
+        ids = await _seen_ids(console, access, act.kind, selection.ids)
+        selection = replace(selection, ids=ids, count=Count(len(ids)))
     reason = required(form, "reason", "The reason")
     given = _given(act, form, access, console, name)
     job = Job(name, act.title, act.noun, form.back, access.user, reason, selection.count)
@@ -164,7 +165,7 @@ async def select(console: Console, access: Access, kind: Kind, form: Form) -> Se
         raise PageError("No rows are chosen: go back and tick some, or choose all that match.")
     _check_number(ids)
     if access.queues is not None:
-        await _check_ids(console, access, kind, ids)
+        ids = list(await _seen_ids(console, access, kind, ids))
     sample = await _read(console, kind, ids[:_SAMPLE])
     return replace(selection_of(ids, kind), sample=tuple(sample))
 
@@ -185,10 +186,15 @@ def check_rights(console: Console, access: Access, action: str, selection: Selec
         raise RefusedError("You see some queues only: choose one of them first.")
 
 
-async def _check_ids(console: Console, access: Access, kind: Kind, ids: Sequence[int]) -> None:
-    for row in await _read(console, kind, ids):
-        if not access.sees(row.queue):
-            raise RefusedError(f"{access.user} has no access to the queue {row.queue}.")
+async def _seen_ids(console: Console, access: Access, kind: Kind, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the ids of the rows that are there now and that the user sees.
+
+    Others look like rows that are gone. A row that gets such an id while the act runs is of any queue, and left alone.
+    """
+    found = tuple(row.id for row in await _read(console, kind, ids) if access.sees(row.queue))
+    if not found:
+        raise MissingError("There is no such row: it was handled, replayed or deleted, or was never there.")
+    return found
 
 
 async def _read(console: Console, kind: Kind, ids: Sequence[int]) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from faststream_outbox.console.errors import MissingError, PageError, RefusedError
 from faststream_outbox.console.site import Examined
 from faststream_outbox.console.visit import LARGEST_ID, PAGE_SIZE, Fields, Shown, Visit, filter_of
-from faststream_outbox.operations import AuditFilter, MessageFilter
+from faststream_outbox.operations import AuditEntry, AuditFilter, MessageFilter
 
 # Where the console shows what a check of the doctor is about.
 _PAGES: Final = {
@@ -51,7 +51,7 @@ async def audit(visit: Visit) -> Shown:
     if after is not None and not (after.isdecimal() and len(after) < len(str(LARGEST_ID))):
         raise PageError(f"after={after!r} is no place in the audit.")
     page = await visit.operations.audit(where, after=after, limit=PAGE_SIZE, session=visit.session)
-    shown = [each for each in page.items if visit.access.sees(queue_of(each.target))]
+    shown = [each for each in page.items if _sees(visit, each)]
     return Shown("audit.html", {"entries": shown, "page": page, "after": after, "fields": fields})
 
 
@@ -62,9 +62,14 @@ async def audit_entry(visit: Visit) -> Shown:
         raise MissingError(f"There is no act {entry_id} in the audit.")
     page = await visit.operations.audit(after=str(entry_id + 1), limit=1, session=visit.session)
     entry = next(iter(page.items), None)
-    if entry is None or entry.id != entry_id or not visit.access.sees(queue_of(entry.target)):
+    if entry is None or entry.id != entry_id or not _sees(visit, entry):
         raise MissingError(f"There is no act {entry_id} in the audit.")
     return Shown("audit_entry.html", {"entry": entry})
+
+
+def _sees(visit: Visit, entry: AuditEntry) -> bool:
+    """Return whether a user sees an act: one on a queue that the user sees, or an own one, which may have only ids."""
+    return entry.by == visit.access.user or visit.access.sees(queue_of(entry.target))
 
 
 def queue_of(target: dict[str, Any]) -> str | None:
