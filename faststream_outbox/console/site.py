@@ -109,12 +109,24 @@ class Job:
     result: ActResult | None = None
     error: str | None = None
     stopped: bool = False
+    # The entry of the audit; of an act that was stopped, too.
+    audit_id: int | None = None
+    # What the audit says that an act on rows is for, and the form that does the rest of it.
+    target: dict[str, Any] = field(default_factory=dict)
+    form: dict[str, str] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
     @property
     def runs(self) -> bool:
         """Whether the act has not ended."""
         return self.task is not None and not self.task.done()
+
+    @property
+    def left_out(self) -> int:
+        """How many rows were left out; the result names the first 1,000 of them."""
+        if self.progress is not None:
+            return self.progress.skipped
+        return 0 if self.result is None else len(self.result.skipped)
 
 
 def show_as_it_is(row: Message | DeadLetter) -> Message | DeadLetter:

@@ -94,9 +94,8 @@ class Client(httpx.AsyncClient):
         """Preview an act on rows and confirm it, with what the preview has frozen; return the words of the result."""
         preview = await self.submit("/acts/preview", act=act, **chosen)
         assert preview.status_code == 200, preview.text
-        response = await self.submit(
-            "/acts/run", act=act, selection=field(preview.text, "selection"), reason=reason, **(extra or {})
-        )
+        given = {"act": act, "selection": field(preview.text, "selection"), "reason": reason, **(extra or {})}
+        response = await self.submit("/acts/run", **given)
         assert response.status_code == 200, response.text
         return words(response.text)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from faststream_outbox.console import make_console
-from faststream_outbox.operations import DeadLetterFilter, MessageFilter, OutboxOperations
+from faststream_outbox.operations import AuditFilter, DeadLetterFilter, MessageFilter, OutboxOperations
 from faststream_outbox.storage import NewRow
 from tests.console.outbox import JSON, ConsoleOutbox, field, hidden_fields, text_area, words
 
@@ -58,7 +58,9 @@ async def test_messages_are_discarded_and_moved(outbox: ConsoleOutbox) -> None:
     ids = await outbox.fill()
     async with outbox.client() as client:
         assert "Done" in await client.act("discard", ids=[str(ids["binary"])])
-        moved = await client.act("move", ids=[str(ids["ready"]), str(ids["delayed"])], extra={"queue": "late"})
+        moved = await client.act(
+            "move", ids=[str(ids["ready"]), str(ids["delayed"])], extra={"queue": "late", "sure": "late"}
+        )
         assert "2 messages" in moved
     assert await outbox.operations.message(ids["binary"]) is None
     assert len((await outbox.operations.messages(MessageFilter(queue="late"))).items) == 2
@@ -317,6 +319,8 @@ async def test_a_wrong_choice_of_rows_is_refused(
         pytest.param({"selection": "{}"}, "The selection cannot be read", id="no selection"),
         pytest.param({"act": "discard"}, "The selection cannot be read", id="a selection of other rows"),
         pytest.param({"act": "replay", "rate": "fast"}, "The rate is a number", id="no rate"),
+        pytest.param({"act": "replay", "rate": "0"}, "The rate is a finite number from 0.001", id="a rate of zero"),
+        pytest.param({"reason": "x" * 1001}, "1000 are kept", id="a long reason"),
     ],
 )
 async def test_an_act_that_is_confirmed_wrongly_is_refused(
@@ -327,8 +331,9 @@ async def test_an_act_that_is_confirmed_wrongly_is_refused(
         preview = await client.submit("/acts/preview", act="purge", ids=["1"])
         given = {"act": "purge", "selection": field(preview.text, "selection"), "reason": "old"} | fields
         response = await client.submit("/acts/run", **given)
-    assert response.status_code == 400
+    assert response.status_code == (400 if "selection" in said else 422)
     assert said in words(response.text)
+    assert ('value="old"' in response.text) == (response.status_code == 422 and fields.get("reason") is None)
     assert await outbox.operations.dead_letter(1) is not None
 
 
@@ -348,11 +353,49 @@ async def test_a_long_act_shows_its_progress_and_can_be_stopped(outbox: ConsoleO
         stop = running.text.partition('action="')[2]
         job = stop[stop.index("/jobs/") :].partition("/stop")[0]
         stopped = await client.submit(f"{job}/stop")
-    assert "Stopped after" in words(stopped.text)
-    left = len((await outbox.operations.dead_letters()).items)
-    assert 0 < left < 40
-    [entry] = (await outbox.operations.audit()).items
-    assert entry.count == 40 - left
+        assert "Stopped after" in words(stopped.text)
+        left = len((await outbox.operations.dead_letters()).items)
+        assert 0 < left < 40
+        [entry] = (await outbox.operations.audit()).items
+        assert entry.count == 40 - left
+        assert f"Audit entry {entry.id}" in words(stopped.text)
+        await outbox.bury(b"later")
+        rest = words((await client.submit("/acts/run", **(hidden_fields(stopped.text) | {"rate": ""}))).text)
+        assert f"{left} dead letters By" in rest
+    [letter] = (await outbox.operations.dead_letters()).items
+    assert letter.id > 40
+
+
+async def test_all_rows_that_were_left_out_are_counted(outbox: ConsoleOutbox) -> None:
+    await outbox.backend.insert(*[NewRow("orders", b"1")] * 1203)
+    async with outbox.client() as client:
+        preview = await client.submit("/acts/preview", act="deliver_now", scope="all", where_queue="orders")
+        assert "Deliver now: up to 1,203 messages" in words(preview.text)
+        result = await client.act("deliver_now", scope="all", where_queue="orders")
+    assert "Left out: 1,203 messages" in result
+    assert "and 1,183 more" in result
+
+
+async def test_messages_are_moved_to_another_queue_only_and_to_an_unknown_one_after_a_question(
+    outbox: ConsoleOutbox,
+) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        for chosen in ({"scope": "all", "where_queue": "orders"}, {"ids": ["4"]}):
+            preview = await client.submit("/acts/preview", act="move", **chosen)
+            assert '<option value="customers">' in preview.text
+            given = {"act": "move", "selection": field(preview.text, "selection"), "reason": "r"}
+            same = await client.submit("/acts/run", **given, queue="orders")
+            assert same.status_code == 422
+            assert "already: name another one" in words(same.text)
+        asked = await client.submit("/acts/run", **given, queue="custmers")
+        assert asked.status_code == 422
+        assert "The queue custmers has no messages" in words(asked.text)
+        other = await client.submit("/acts/run", **(hidden_fields(asked.text) | {"queue": "odrers", "reason": "r"}))
+        assert other.status_code == 422
+        assert not (await outbox.operations.audit(AuditFilter(action="move"))).items
+        confirmed = hidden_fields(asked.text) | {"queue": "custmers", "reason": "r"}
+        assert "Done" in words((await client.submit("/acts/run", **confirmed)).text)
 
 
 async def test_what_the_database_refuses_is_said_on_the_page_of_the_act(outbox: ConsoleOutbox) -> None:

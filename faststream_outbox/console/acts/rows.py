@@ -13,13 +13,14 @@ from faststream_outbox.console.access import Access
 from faststream_outbox.console.acts.jobs import run_job
 from faststream_outbox.console.answers import Console
 from faststream_outbox.console.errors import MissingError, PageError, RefusedError
-from faststream_outbox.console.forms import Form, read_form, required
+from faststream_outbox.console.forms import Form, read_form, reason_of, required
 from faststream_outbox.console.pages.dead_letters import FIELDS as LETTER_FIELDS
 from faststream_outbox.console.pages.messages import message_fields
 from faststream_outbox.console.site import Job
 from faststream_outbox.console.visit import LARGEST_ID, Shown, Visit, filter_of
 from faststream_outbox.operations import Count, DeadLetterFilter, MessageFilter, Selection
 from faststream_outbox.operations.selections import selection_of
+from faststream_outbox.storage.checks import check_name, check_number
 from faststream_outbox.storage.operating.reads import Kind
 
 _MESSAGE_FIELDS: Final = ("queue", "state", "key", "correlation_id", "header", "node")
@@ -86,6 +87,10 @@ ROW_ACTS: Final = {
 }
 
 
+class _UnknownQueueError(PageError):
+    """Messages would be moved to a queue that nothing knows, which may be a typing error."""
+
+
 async def preview(console: Console, request: Request, access: Access) -> Response:
     """Show which rows an act would change: how many, and the first of them; nothing is changed."""
     form = await read_form(request)
@@ -94,20 +99,41 @@ async def preview(console: Console, request: Request, access: Access) -> Respons
     console.check_act(access, name)
     selection = await select(console, access, act.kind, form)
     check_rights(console, access, name, selection)
+    return await _show(console, request, access, name, selection, form=form)
+
+
+async def _show(
+    console: Console,
+    request: Request,
+    access: Access,
+    name: str,
+    selection: Selection,
+    *,
+    form: Form,
+    error: Exception | None = None,
+) -> Response:
+    """Answer with the preview; after an error with what was typed, and why it was refused."""
+    act = ROW_ACTS[name]
+    sample = selection.sample or await _read(console, act.kind, selection.ids[:_SAMPLE])
     values = {
         "act": act,
         "name": name,
         "selection": selection,
-        "sample": _visit(console, access).redact(selection.sample),  # type: ignore[type-var]
+        "sample": _visit(console, access).redact(sample),
         "frozen": json.dumps(selection.to_dict()),
         "describes": described(selection),
         "back": form.back,
+        "error": None if error is None else str(error),
+        "given": {each: form.get(each) for each in ("queue", "rate", "reason")},
+        # The name of an unknown queue, which the next click confirms.
+        "sure": form.get("queue").strip() if isinstance(error, _UnknownQueueError) else form.get("sure"),
+        "queues": await _known_queues(console, access) if act.field == "queue" else [],
     }
-    return console.respond(request, access, _nav(act), Shown("preview.html", values))
+    return console.respond(request, access, _nav(act), Shown("preview.html", values, 200 if error is None else 422))
 
 
 async def run(console: Console, request: Request, access: Access) -> Response:
-    """Do an act on the rows that a preview has frozen."""
+    """Do an act on the rows that a preview has frozen; show the preview again if a field is wrong."""
     form = await read_form(request)
     name = form.get("act")
     act = _act(name)
@@ -122,9 +148,19 @@ async def run(console: Console, request: Request, access: Access) -> Response:
     if access.queues is not None and selection.ids:
         ids = await _seen_ids(console, access, act.kind, selection.ids)
         selection = replace(selection, ids=ids, count=Count(len(ids)))
-    reason = required(form, "reason", "The reason")
-    given = _given(act, form, access, console, name)
+    if act.field == "queue":
+        console.check_act(access, name, form.get("queue").strip() or None)
+    try:
+        reason = reason_of(form)
+        given = _rate(form) if act.field == "rate" else {}
+        if act.field == "queue":
+            given = {"queue": await _other_queue(console, access, selection, form)}
+    except (PageError, ValueError) as error:
+        return await _show(console, request, access, name, selection, form=form, error=error)
     job = Job(name, act.title, act.noun, form.back, access.user, reason, selection.count)
+    job.target = selection.describe()
+    job.form = {each: form.get(each) for each in ("act", "reason", "back", "queue", "rate", "sure")}
+    job.form["selection"] = json.dumps(selection.to_dict())
     call: Callable[..., Any] = getattr(console.site.operations, name)
     return await run_job(
         console,
@@ -134,18 +170,35 @@ async def run(console: Console, request: Request, access: Access) -> Response:
     )
 
 
-def _given(act: RowAct, form: Form, access: Access, console: Console, name: str) -> dict[str, Any]:
-    match act.field:
-        case "queue":
-            queue = required(form, "queue", "The other queue")
-            console.check_act(access, name, queue)
-            return {"queue": queue}
-        case "rate" if text := form.get("rate").strip():
-            try:
-                return {"rate": float(text)}
-            except ValueError:
-                raise PageError(f"The rate is a number of messages per second, not {text!r}.") from None
-    return {}
+def _rate(form: Form) -> dict[str, Any]:
+    text = form.get("rate").strip()
+    if not text:
+        return {}
+    try:
+        rate = float(text)
+    except ValueError:
+        raise PageError(f"The rate is a number of messages per second, not {text!r}.") from None
+    return {"rate": check_number("The rate", rate, least=0.001)}
+
+
+async def _other_queue(console: Console, access: Access, selection: Selection, form: Form) -> str:
+    """Return the queue to move to; raise if the messages are in it, or if it is unknown and was not confirmed."""
+    queue = check_name("The queue", required(form, "queue", "The other queue"))
+    where, rows = selection.where, await _read(console, "messages", selection.ids)
+    if (where is not None and where.queue == queue) or (rows and all(row.queue == queue for row in rows)):
+        raise PageError(f"The messages are in the queue {queue} already: name another one.")
+    if form.get("sure") != queue and queue not in await _known_queues(console, access):
+        raise _UnknownQueueError(
+            f"The queue {queue} has no messages, and no process reads it. Check the name; to move the messages there, "
+            "confirm again."
+        )
+    return queue
+
+
+async def _known_queues(console: Console, access: Access) -> list[str]:
+    async with console.site.operations.reading() as session:
+        found = await console.site.operations.queues(session=session)
+    return [each.queue for each in found if access.sees(each.queue)]
 
 
 async def select(console: Console, access: Access, kind: Kind, form: Form) -> Selection:

@@ -36,7 +36,7 @@ async def test_acts_on_rows(viewer: Viewer, outbox: ConsoleOutbox) -> None:
     await choose(page, "queue?name=orders&state=delayed", act="Deliver now…")
     await confirm(page, "Deliver now")
     await choose(page, "queue?name=orders", act="Move…")
-    await confirm(page, "Move", queue="late")
+    await confirm(page, "Move", queue="mails")
     await choose(page, "queue?name=orders", act="Discard…", rows=2)
     await confirm(page, "Discard for good", done="2 messages")
     await page.goto("/dead-letters")
@@ -191,7 +191,7 @@ KEY = "key?queue=customers&key="
 @pytest.mark.parametrize(
     ("act", "path", "control", "fields"),
     [
-        ("move", "queue?name=orders&state=delayed", "button[value=move]", {"queue": "late"}),
+        ("move", "queue?name=orders&state=delayed", "button[value=move]", {"queue": "mails"}),
         ("discard", "queue?name=orders&state=delayed", "button[value=discard]", {}),
         ("retry_key", f"{KEY}ada", "a[href^='/acts/one/retry_key']", {}),
         ("skip_key", f"{KEY}ada", "a[href^='/acts/one/skip_key']", {}),
