@@ -23,7 +23,7 @@ async def test_the_overview_shows_each_queue_and_what_waits_in_it(outbox: Consol
         page = (await client.get("/")).text
     for text in ("customers", "mails", "orders", "reminders", "paused", "by ann: the provider is down"):
         assert text in page
-    assert "Ready 2 In flight 0 Scheduled 2 Blocked keys 1 Dead letters 3" in words(page)
+    assert "Ready 2 In flight 0 Blocked 2 Scheduled 2 Blocked keys 1 Dead letters 3" in words(page)
 
 
 async def test_a_message_whose_lease_ran_out_is_counted_on_the_overview(outbox: ConsoleOutbox) -> None:
@@ -43,6 +43,14 @@ async def test_the_numbers_of_the_overview_lead_to_what_they_count(outbox: Conso
         tiles = (await client.get("/")).text.partition("</section>")[0]
         assert '<a href="/keys">' in tiles
         assert '<a href="/dead-letters">' in tiles
+
+
+async def test_a_queue_says_how_many_messages_wait_for_their_key(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    async with outbox.client() as client:
+        page = (await client.get("/queue?name=customers")).text
+        assert "2 messages of this queue wait for their key: 1 blocked key" in words(page)
+        await _follow(client, page, "keys?queue=customers", said="ada")
 
 
 async def test_a_queue_that_is_paused_and_empty_is_shown(outbox: ConsoleOutbox) -> None:

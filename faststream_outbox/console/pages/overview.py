@@ -17,7 +17,7 @@ async def overview(visit: Visit) -> Shown:
         "queues": found,
         "sums": {
             name: _sum(found, name)
-            for name in ("ready", "in_flight", "expired", "scheduled", "blocked_keys", "parked_keys", "dead")
+            for name in ("ready", "in_flight", "expired", "blocked", "scheduled", "blocked_keys", "parked_keys", "dead")
         },
         "oldest": max(
             (each.oldest_claimable_age for each in found if each.oldest_claimable_age is not None), default=None

@@ -50,6 +50,17 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(viewer: Viewe
     assert title["height"] <= 28
 
 
+async def test_a_phone_shows_on_the_overview_what_is_blocked_or_expired(viewer: Viewer, outbox: ConsoleOutbox) -> None:
+    await outbox.backend.insert(NewRow("late", b"1"))
+    await outbox.backend.claim("late", lease_seconds=1)
+    await outbox.backend.pass_time(2)
+    page = await viewer.open(viewport=PHONE)
+    row = page.get_by_role("row", name="customers")
+    await expect(row.get_by_text("1 blocked key")).to_be_visible()
+    await expect(row.locator(".caution")).to_be_visible()
+    await expect(page.get_by_role("row", name="late").get_by_text("1 expired").first).to_be_visible()
+
+
 async def test_what_is_read_only_or_wrong_is_accessible_and_on_the_screen(
     browser: Browser, outbox: ConsoleOutbox
 ) -> None:
