@@ -1,7 +1,7 @@
 """Every page in a real browser: quiet, accessible, in both themes, on a phone, and without JavaScript."""
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, ViewportSize, expect
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -48,6 +48,35 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(viewer: Viewe
     title = await page.get_by_role("heading", level=1).bounding_box()
     assert title is not None
     assert title["height"] <= 28
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desk", "phone"])
+async def test_long_names_and_reasons_fit_the_screen(
+    browser: Browser, outbox: ConsoleOutbox, screen: ViewportSize
+) -> None:
+    name, key = "q" * 255, "k" * 255
+    await outbox.bury(b"1", queue=name, exception=f"{'m' * 200}.{'E' * 200}: no")
+    [row] = await outbox.backend.insert(NewRow(name, b"1", key=key))
+    await outbox.operations.park_key(name, key, reason="r" * 490, by="b" * 200)
+    paths = (f"queue?name={name}", f"messages/{row}", f"messages/{row}?body=hex", f"key?queue={name}&key={key}")
+    async with serving(outbox.app(title="T" * 60)) as client:
+        page = await Viewer(browser, str(client.base_url)).open(viewport=screen)
+        for path in ("", "keys", "dead-letters", "dead-letters/rows", "dead-letters/1", "audit", "audit/1", *paths):
+            await page.goto(f"/{path}")
+            for box in (
+                "document.documentElement",
+                *(["document.querySelector('.scroll')"] if path == "audit" else []),
+            ):
+                assert await page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), path
+        await page.goto("/keys")
+        for text in (name, key):
+            shown = await page.get_by_role("link", name=text).bounding_box()
+            assert shown is not None
+            assert shown["height"] < 5 * 20
+        brand, themes = await page.locator(".brand").bounding_box(), await page.locator(".themes").bounding_box()
+        assert brand is not None
+        assert themes is not None
+        assert brand["x"] + brand["width"] <= themes["x"] or brand["y"] + brand["height"] <= themes["y"]
 
 
 async def test_a_phone_shows_on_the_overview_what_is_blocked_or_expired(viewer: Viewer, outbox: ConsoleOutbox) -> None:
