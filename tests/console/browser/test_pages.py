@@ -79,6 +79,43 @@ async def test_long_names_and_reasons_fit_the_screen(
         assert brand["x"] + brand["width"] <= themes["x"] or brand["y"] + brand["height"] <= themes["y"]
 
 
+async def test_a_finger_hits_boxes_and_links_of_rows(viewer: Viewer) -> None:
+    page = await viewer.open("queue?name=orders", viewport=PHONE)
+    for shown in (page.locator("label.tick").last, page.locator("td.id a").first):
+        box = await shown.bounding_box()
+        assert box is not None
+        assert box["height"] >= 34
+        assert box["width"] >= 24
+    await page.locator("label.tick").last.click(position={"x": 3, "y": 3})
+    await expect(page.locator("[name=ids]").last).to_be_checked()
+
+
+# How far the colour of a border is from the colour around it, by the rule of WCAG.
+CONTRAST = """([selector, property]) => {
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((each) => each / 255);
+    const [r, g, b] = parts.map((each) => each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const shown = document.querySelector(selector);
+  const pair = [getComputedStyle(shown)[property], getComputedStyle(document.documentElement).backgroundColor];
+  const [low, high] = pair.map(light).sort((a, b) => a - b);
+  return high / low;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_fields_and_what_is_chosen_stand_out(viewer: Viewer, theme: str) -> None:
+    page = await viewer.open("keys", color_scheme=theme)
+    for selector, of in (
+        ("#search", "borderTopColor"),
+        ("nav [aria-current]", "boxShadow"),
+        (".themes [aria-pressed=true]", "boxShadow"),
+    ):
+        assert await page.locator(selector).evaluate(f"each => getComputedStyle(each).{of}") != "none"
+        assert await page.evaluate(CONTRAST, [selector, of]) >= 3, selector
+
+
 async def test_a_phone_shows_on_the_overview_what_is_blocked_or_expired(viewer: Viewer, outbox: ConsoleOutbox) -> None:
     await outbox.backend.insert(NewRow("late", b"1"))
     await outbox.backend.claim("late", lease_seconds=1)
