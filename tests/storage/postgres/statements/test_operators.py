@@ -22,10 +22,10 @@ from tests.storage.postgres.statements.test_statements import (
 )
 
 ARGUMENTS = {
-    "retry": {"queue": "'q'", "key": "'k7'"},
-    "release": {"queue": "'q'", "key": "'k7'"},
-    "park": {"queue": "'q'", "key": "'k8'", "reason": "'because'"},
-    "skip": {"queue": "'q'", "key": "'k7'", "reason": "'because'"},
+    "retry": {"queue": "'q'", "key": "'k7'", "head": "NULL"},
+    "release": {"queue": "'q'", "key": "'k7'", "head": "NULL"},
+    "park": {"queue": "'q'", "key": "'k8'", "head": "NULL", "reason": "'because'"},
+    "skip": {"queue": "'q'", "key": "'k7'", "head": "NULL", "reason": "'because'"},
 }
 
 
