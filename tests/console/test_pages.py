@@ -69,6 +69,8 @@ async def test_a_queue_that_is_paused_and_empty_is_shown(outbox: ConsoleOutbox) 
         pytest.param("/key?queue=orders&key=k", "No message has this key", id="key"),
         pytest.param("/dead-letters", "No dead letters", id="dead letters"),
         pytest.param("/dead-letters/rows?queue=orders", "No dead letter matches", id="rows of dead letters"),
+        pytest.param("/dead-letters/rows", "No dead letters A message comes here", id="all rows of dead letters"),
+        pytest.param("/queue?name=new", "what is published next appears here", id="a queue never used"),
         pytest.param("/timers", "No timers wait", id="timers"),
         pytest.param("/nodes", "No process is alive", id="nodes"),
         pytest.param("/audit", "Nobody has done anything", id="audit"),
@@ -263,7 +265,10 @@ async def test_without_the_tables_of_operators_pages_say_which_one_to_create(out
         assert "orders unknown" in await client.text("/")
         assert "Pause" not in await client.text("/")
         assert "There is no audit table" in await client.text("/audit")
-        assert "There is no dead-letter table" in await client.text("/dead-letters")
+        for path in ("/dead-letters", "/dead-letters/rows"):
+            assert "There is no dead-letter table" in await client.text(path)
+            assert 'aria-label="Filter dead letters"' not in (await client.get(path)).text
+        assert "Dead letters \N{EN DASH}" in await client.text("/")
         assert "Nothing has this id" in await client.text("/search?q=99")
 
 

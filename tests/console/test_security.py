@@ -11,11 +11,12 @@ from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
+from faststream_outbox import OutboxBroker
 from faststream_outbox.console import Access
 from faststream_outbox.console.access import ACTIONS, TokenAccess
 from faststream_outbox.operations import Body, Message, OutboxOperations
 from faststream_outbox.storage import NewRow
-from tests.console.outbox import SAME_ORIGIN, ConsoleOutbox, field, words
+from tests.console.outbox import SAME_ORIGIN, Client, ConsoleOutbox, field, words
 from tests.waiting import until
 
 PAGES = ("/", "/queue?name=mails", "/keys", "/key?queue=customers&key=ada", "/dead-letters", "/dead-letters/rows")
@@ -216,6 +217,45 @@ async def test_an_empty_page_says_that_the_user_sees_some_queues(outbox: Console
         assert "No process reads your queues" in await client.text("/nodes")
         for path in ("/", "/keys", "/dead-letters", "/dead-letters/rows", "/timers", "/nodes", "/audit"):
             assert "You see one queue only." in await client.text(path), path
+
+
+async def test_numbers_of_all_queues_are_not_for_who_sees_some(outbox: ConsoleOutbox) -> None:
+    await outbox.fill()
+    operations = outbox.operations
+    broker = OutboxBroker(
+        outbox.backend.engine, outbox_table=outbox.backend.outbox_table, nodes_table=operations.nodes_table
+    )
+    broker.subscriber("late")(_ignore)
+    broker.subscriber("zulu")(_ignore)
+    async with broker:
+        await broker.start()
+        async with outbox.client() as client:
+            await until(lambda: _contains(client, "/nodes", "alive late , zulu"))
+            assert "In flight" in await client.text("/nodes")
+            assert "Published" in await client.text("/")
+        async with outbox.client(**restricted(queues={"late", "orders"})) as client:
+            nodes = await client.text("/nodes")
+            assert "alive late " in nodes
+            assert "late ," not in nodes
+            assert "In flight" not in nodes
+            assert not re.search("Published|Settled", await client.text("/"))
+
+
+async def _ignore(_body: int) -> None:
+    pass
+
+
+async def _contains(client: Client, path: str, text: str) -> bool:
+    return text in await client.text(path)
+
+
+async def test_a_page_whose_dead_letters_are_of_other_queues_says_so(outbox: ConsoleOutbox) -> None:
+    await outbox.bury(b"1", queue="late")
+    await outbox.bury(*[b"1"] * 60, queue="mails")
+    async with outbox.client(**restricted(queues={"late"})) as client:
+        page = await client.text("/dead-letters/rows")
+        assert "Those of other queues are not shown" in page
+        assert "10,000" not in page
 
 
 async def test_of_some_queues_a_user_sees_and_changes_nothing_else(outbox: ConsoleOutbox) -> None:

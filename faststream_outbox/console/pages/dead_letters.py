@@ -25,6 +25,8 @@ async def groups(visit: Visit) -> Shown:
 async def letters(visit: Visit) -> Shown:
     """Show the dead letters that match, the newest first."""
     fields = visit.given(*FIELDS)
+    if not visit.operations.has_dead_letters:
+        return Shown("letters.html", {"letters": [], "page": None, "after": None, "fields": fields})
     if "queue" in fields:
         visit.check_queue(fields["queue"])
     where = filter_of(DeadLetterFilter, fields)

@@ -26,6 +26,7 @@ async def overview(visit: Visit) -> Shown:
         "depths": {each.queue: history.depths(each.queue) for each in found},
         "into": into,
         "out": out,
+        "has_dead_letters": visit.operations.has_dead_letters,
         "has_control": visit.operations.control_table is not None,
         "examined": visit.site.examined,
     }
