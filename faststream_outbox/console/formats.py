@@ -1,6 +1,7 @@
 """How the console writes numbers, times and sizes."""
 
 import json
+import unicodedata
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ _NOTHING: Final = "\u2013"
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _KIBIBYTE: Final = 1024
 _PREVIEW: Final = 120
+# Categories of Unicode: control characters, and those that steer how others are shown; and separators of lines.
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _HEX_ROW: Final = 16
 # How much of a body a page shows; the rest can be exported.
 MOST_SHOWN: Final = 256 * 1024
@@ -96,6 +99,17 @@ def short_exception(text: str | None) -> str:
     line = first_line(text)
     name, separator, rest = line.partition(": ")
     return line if " " in name else f"{name.rpartition('.')[2]}{separator}{rest}"
+
+
+def visible(text: str) -> str:
+    r"""Return a name with its control characters as `\u202e`: some turn or hide the characters beside them."""
+    return "".join(_escaped(each) if unicodedata.category(each) in _HIDDEN else each for each in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    # Emojis and Persian words are joined with these two.
+    return character if character in "\u200c\u200d" else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 def preview(body: Body) -> str:

@@ -46,7 +46,7 @@ def _environment() -> Environment:
         name: getattr(formats, name)
         for name in (
             *("duration", "exact", "moment", "number", "size", "rate", "first_line", "preview", "hexadecimal"),
-            *("cut", "short_exception", "plain_json", "pretty_json", "plural", "ago"),
+            *("cut", "short_exception", "plain_json", "pretty_json", "plural", "ago", "visible"),
         )
     }
     environment.globals |= {"bar": charts.bar, "sparkline": charts.sparkline, "version": __version__, "menu": MENU}

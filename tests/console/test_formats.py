@@ -52,6 +52,19 @@ def test_numbers_have_separators_and_say_where_counting_stopped() -> None:
     assert formats.plural(Count(10_000, capped=True), "row") == "10,000+ rows"
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("ada/é \u0627 \U0001f469\u200d\U0001f4bb", "ada/é \u0627 \U0001f469\u200d\U0001f4bb"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("a\x1b[0m\n\u2066\U000e0041", "a\\u001b[0m\\u000a\\u2066\\U000e0041"),
+    ],
+    ids=["letters", "turned around", "control"],
+)
+def test_characters_of_a_name_that_are_not_seen_are_escaped(name: str, shown: str) -> None:
+    assert formats.visible(name) == shown
+
+
 def test_a_body_is_previewed_on_one_line_and_dumped_in_full() -> None:
     assert formats.preview(Body.of(b'{\n  "a": 1\n}', None)) == '{ "a": 1 }'
     assert formats.preview(Body.of(b"x" * 500, "text/plain")).endswith("x…")

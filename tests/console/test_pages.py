@@ -375,6 +375,24 @@ async def test_names_with_any_characters_lead_to_their_pages(outbox: ConsoleOutb
         await _follow(client, page, "key?queue=a")
 
 
+async def test_a_name_that_turns_its_letters_around_is_seen_as_it_is(outbox: ConsoleOutbox) -> None:
+    name = "\u202egnp.exe"
+    [row] = await outbox.backend.insert(NewRow(name, b"1", {"correlation_id": name}, key=name))
+    await outbox.operations.park_key(name, name, reason=name, by="ann")
+    await outbox.bury(b"1", queue=f"{name}2")
+    async with outbox.client() as client:
+        for path in ("/", "/keys", "/dead-letters", "/dead-letters/rows", "/dead-letters/1", "/audit", "/audit/1"):
+            page = await client.text(path)
+            assert "\\u202egnp.exe" in page, path
+            if path != "/audit/1":
+                assert "\u202e" not in page, path
+        for path in (f"/messages/{row}", "/queue", "/key"):
+            page = (await client.get(path, params={"queue": name, "name": name, "key": name})).text
+            assert "\\u202egnp.exe" in page.partition("<h1>")[0] + page.partition("</h1>")[0], path
+        # A form still has the name itself.
+        assert name in (await client.get("/queue", params={"name": name})).text
+
+
 async def _follow(client: Client, page: str, beginning: str, said: str = "a/b?c") -> None:
     found, link = page.partition(f'href="/{beginning}')[1:]
     assert found
