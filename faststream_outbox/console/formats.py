@@ -3,11 +3,12 @@
 import json
 import unicodedata
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from markupsafe import Markup, escape
 
 from faststream_outbox.operations import Body, Count
+from faststream_outbox.storage.outcomes import FailureReason
 
 # What stands where there is no value: a dash, the sign of typographers for it.
 _NOTHING: Final = "\u2013"
@@ -95,8 +96,10 @@ def first_line(text: str | None, most: int = _PREVIEW) -> str:
 
 
 def short_exception(text: str | None) -> str:
-    """Return the first line of an exception, without the module of its type."""
+    """Return the first line of an exception, without the module of its type, and without why its message is parked."""
     line = first_line(text)
+    for reason in get_args(FailureReason):
+        line = line.removeprefix(f"{reason}: ")
     name, separator, rest = line.partition(": ")
     return line if " " in name else f"{name.rpartition('.')[2]}{separator}{rest}"
 

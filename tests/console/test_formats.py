@@ -71,6 +71,8 @@ def test_a_body_is_previewed_on_one_line_and_dumped_in_full() -> None:
     assert formats.preview(Body.of(b"\xff\x01", None)) == "ff 01"
     assert formats.hexadecimal(b"A\x00") == f"000000  {'41 00':<47}  A·"
     assert formats.short_exception("app.errors.PayError: no\nTraceback") == "PayError: no"
+    assert formats.short_exception("retry_terminal: app.errors.PayError: no") == "PayError: no"
+    assert formats.short_exception("operator: a wrong key") == "operator: a wrong key"
     assert formats.short_exception("given by hand: a.b") == "given by hand: a.b"
 
 

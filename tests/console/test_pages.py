@@ -3,6 +3,7 @@
 import asyncio
 import os
 import platform
+import re
 from datetime import timedelta
 
 import pytest
@@ -124,6 +125,15 @@ async def test_a_message_is_shown_with_body_headers_and_history(outbox: ConsoleO
         parked = await client.text(f"/messages/{ids['head']}")
         assert "Why it is parked" in parked
         assert "under <i>investigation</i>" in parked
+
+
+async def test_a_timer_is_offered_the_acts_of_timers(outbox: ConsoleOutbox) -> None:
+    ids = await outbox.fill()
+    async with outbox.client() as client:
+        page = await client.text(f"/messages/{ids['timer']}")
+        assert "Fire… Cancel timer… Move…" in page
+        assert not re.search("Deliver now|Discard", page)
+        assert "Deliver now… Move… Discard…" in await client.text(f"/messages/{ids['delayed']}")
 
 
 async def test_a_message_behind_another_of_its_key_leads_to_it(outbox: ConsoleOutbox) -> None:
