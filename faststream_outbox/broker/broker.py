@@ -33,16 +33,16 @@ from faststream_outbox.broker.key_admin import KeyAdmin
 from faststream_outbox.broker.pool import check_pool, compare_pool
 from faststream_outbox.broker.queue_warnings import UnservedQueues, warn_of_shared_queues
 from faststream_outbox.broker.registrator import OutboxRegistrator
+from faststream_outbox.broker.table_reports import report_tables
 from faststream_outbox.client import AbstractOutboxClient, FakeOutboxClient, OutboxClient
 from faststream_outbox.configs import LastExceptionRenderer, OutboxBrokerConfig, OutboxLoggerStorage
 from faststream_outbox.message import OutboxBatchMessage, OutboxMessage
 from faststream_outbox.metrics import MetricsRecorder, check_recorder
 from faststream_outbox.operations import OutboxOperations
 from faststream_outbox.publisher.producer import OutboxProducer
-from faststream_outbox.runtime.telemetry import describe
 from faststream_outbox.storage import QueueStats
 from faststream_outbox.storage.checks import check_name, check_number
-from faststream_outbox.storage.errors import advice
+from faststream_outbox.storage.ordering import HashShards
 from faststream_outbox.storage.schema.operations_tables import check_operations_tables
 from faststream_outbox.storage.schema.tables import check_tables
 from faststream_outbox.subscriber.usecase import OutboxSubscriber
@@ -235,7 +235,7 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         if self.subscribers:
             if isinstance(self.client, OutboxClient):
                 check_pool(self.client.engine, self._outbox_subscribers)
-            await self._report_unreadable_tables()
+            await report_tables(self.client.store, self.config.broker_config.monitor(), shards=self._shares_shards)
             self._report_no_dead_letters()
             monitor = self.config.broker_config.monitor()
             warn_of_shared_queues(self._outbox_subscribers, monitor, self._reported_shared)
@@ -281,14 +281,10 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
         handled = {queue for each in self._outbox_subscribers for queue in each.queues}
         return sorted(handled | self.config.broker_config.relayed_queues)
 
-    async def _report_unreadable_tables(self) -> None:
-        """Log tables that cannot be read at start, not at the first claim; they may be created while we run."""
-        monitor = self.config.broker_config.monitor()
-        for table, error in await self.client.store.look():
-            advised = advice(error)
-            # With advice the text says everything; a traceback behind it would make it scroll away.
-            message = f"{table} cannot be read: {describe(error)}.{advised} Subscribers try again until it works."
-            monitor.report("outbox_unreadable", message, level=logging.ERROR, error=None if advised else error)
+    @property
+    def _shares_shards(self) -> bool:
+        orderings = (each.config.options.ordering for each in self._outbox_subscribers)
+        return any(isinstance(each, HashShards) and each.is_shared for each in orderings)
 
     def _report_no_dead_letters(self) -> None:
         """Log, once for this broker and its relays, that a message that is given up is deleted.
@@ -333,14 +329,23 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's signature
         """Return whether the database answers and takes writes, and every loop runs and has claimed lately.
 
+        With subscribers, it is False too while the role lacks a right that they need to claim and settle.
+
         Args:
             timeout: After how many seconds the answer is False; 5 by default.
 
         """
         try:
             async with asyncio.timeout(timeout or 5.0):
-                return all(each.alive for each in self._outbox_subscribers) and await self.client.ping()
+                alive = all(each.alive for each in self._outbox_subscribers)
+                return alive and await self.client.ping() and await self._may_settle()
         except TimeoutError:
+            return False
+
+    async def _may_settle(self) -> bool:
+        try:
+            return not (self.subscribers and await self.client.store.missing_rights(shards=self._shares_shards))
+        except Exception:  # noqa: BLE001 - any error means that the database does not answer
             return False
 
     @property
@@ -357,13 +362,15 @@ class OutboxBroker(OutboxRegistrator, KeyAdmin):
             return await lane.stats()
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
-        """Raise `RuntimeError` with everything that the live tables lack; needs Alembic.
+        """Raise `RuntimeError` with everything that the live tables lack, and the rights of subscribers; needs Alembic.
 
         Args:
             check_autovacuum: Whether other autovacuum settings than those of a new table are an error too.
 
         """
         await self.client.validate_schema(check_autovacuum=check_autovacuum)
+        if self.subscribers and (missing := await self.client.store.missing_rights(shards=self._shares_shards)):
+            raise RuntimeError("Subscribers cannot settle messages: " + " ".join(map(str, missing)))
 
 
 # Handlers annotate what is injected with these names; the class itself would be taken for the type of the body.

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from faststream_outbox.storage.checks import check_count, check_name
@@ -23,6 +23,7 @@ from faststream_outbox.storage.outcomes import Settled, Settlement
 from faststream_outbox.storage.publishing import PublishingStore, SessionOrConnection
 from faststream_outbox.storage.queue_stats import QueueStats
 from faststream_outbox.storage.rows import Lease, OutboxRow, Position
+from faststream_outbox.storage.schema.missing_rights import MissingRightsError
 
 # What one claim brings at most: so many bytes, and one row more; and so many rows of keys.
 MAX_BYTES: Final = 8 * 2**20
@@ -32,6 +33,8 @@ MOST_FREE_BEFORE: Final = 10_000
 # How many rows of a queue, and of how many queues, `unserved` counts.
 MOST_COUNTED: Final = 1000
 MOST_QUEUES: Final = 100
+
+TableKind = Literal["outbox", "dlq", "shards", "control"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,14 @@ class GivenBack(NamedTuple):
 
     freed: int
     ended: bool | None
+
+
+class UnreadableTable(NamedTuple):
+    """A table that cannot be read, or whose rows are hidden: what it is, its name in a sentence, and the error."""
+
+    kind: TableKind
+    name: str
+    error: Exception
 
 
 class StoreLane(ABC):
@@ -261,8 +272,18 @@ class Store(ControlledStore, PublishingStore):
         """Begin a transaction for a handler to write in; it is committed if all its rows can be deleted in it."""
 
     @abstractmethod
-    async def look(self) -> list[tuple[str, Exception]]:
+    async def look(self) -> list[UnreadableTable]:
         """Return the tables that cannot be read, or whose rows are hidden, each with the error."""
+
+    async def missing_rights(self, *, shards: bool) -> list[MissingRightsError]:
+        """Return the rights that the role lacks to claim and settle, one error for each table; by default none.
+
+        Args:
+            shards: Whether it shares shards too.
+
+        """
+        del shards
+        return []
 
     async def read(
         self, session: SessionOrConnection | None, *, queue: str | None = None, limit: int = 1000

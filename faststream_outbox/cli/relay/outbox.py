@@ -58,7 +58,7 @@ def make_ordering(settings: RelaySettings) -> Ordering:
 
 async def check_tables(outbox: OutboxBroker) -> None:
     """Raise `ProgramError` if the database cannot be reached or lacks a table."""
-    for table, error in await outbox.client.store.look():
+    for _, table, error in await outbox.client.store.look():
         if sqlstate(error) == _NO_SUCH_TABLE:
             raise ProgramError(
                 f"{table} is not in the database: create it by a migration of the service that publishes, "

@@ -25,6 +25,7 @@ from faststream_outbox.storage import (
     SettleInterruptedError,
     Settlement,
 )
+from faststream_outbox.storage.errors import advice
 
 # A row whose outcome the database refuses for good is delivered again after this delay: kept, without a tight loop.
 _DELAY_AFTER_REFUSAL: Final = 30.0
@@ -221,7 +222,9 @@ class Settler(Loop):
         if not settled.failed:
             return
         error = next(iter(settled.failed.values()))
-        message = f"The database refused {len(settled.failed)} of {len(batch)} outcomes: {describe(error)}"
+        message = (
+            f"The database refused {len(settled.failed)} of {len(batch)} outcomes: {describe(error)}.{advice(error)}"
+        )
         self._monitor.report(self.failure_event, message, level=logging.ERROR, error=error)
         for settlement in batch:
             row = self._ledger.find(settlement.lease)

@@ -61,7 +61,8 @@ def _blocked(group: RowGroup, severity: Severity, state: str, why: str) -> Findi
         f"{_number(group)} {'is' if group.count == 1 else 'are'} {state}: {_named(group)}.",
         to_datetime(group.began),
         why,
-        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter.",
+        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter, or is "
+        "deleted where there is no table of dead letters.",
         commands=(*_looks(group, state), command("keys", "retry", *_first(group), "--reason", "WHY")),
         alternatives=(command("keys", "skip", *_first(group), "--reason", "WHY"),),
     )
@@ -100,7 +101,7 @@ def _delaying(group: RowGroup) -> Finding:
         f"{_number(group)} {waits} not due before {to_datetime(group.due):%Y-%m-%d %H:%M:%SZ}: {_named(group)}.",
         to_datetime(group.began),
         "Messages of a key are handled in their order: a delayed one delays those behind it, which are due.",
-        "Make its first message due now. Or skip it instead: it becomes a dead letter. Publish what is delayed without "
+        "Make its first message due now. Or skip it instead. Publish what is delayed without "
         "a key, or with one of its own.",
         commands=(*_looks(group, "delayed"), command("keys", "retry", *_first(group), "--reason", "WHY")),
         alternatives=(command("keys", "skip", *_first(group), "--reason", "WHY"),),

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession
-from faststream_outbox.storage.contract import Store, StoreLane
+from faststream_outbox.storage.contract import Store, StoreLane, UnreadableTable
 from faststream_outbox.storage.handler_transaction import GivenTransaction
 from faststream_outbox.storage.listening import Listening
 from faststream_outbox.storage.memory.acts import MemoryActs
@@ -121,7 +121,7 @@ class MemoryStore(MemoryTable, Store):
             settlements = [Settlement(head, ack, followers=followers)]
         return not (await MemoryLane(self).settle(settlements)).lost
 
-    async def look(self) -> list[tuple[str, Exception]]:
+    async def look(self) -> list[UnreadableTable]:
         """Return no errors: there are no tables to miss."""
         return []
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 
 from faststream_outbox.storage.commits import AnySession, after_commit
-from faststream_outbox.storage.contract import ServerProcess, Store, StoreLane
+from faststream_outbox.storage.contract import ServerProcess, Store, StoreLane, TableKind, UnreadableTable
 from faststream_outbox.storage.handler_transaction import USED_ONCE, SharedTransaction
 from faststream_outbox.storage.listening import Listening
 from faststream_outbox.storage.ordering.states import KeyAction, ParkKey, ReleaseKey, RetryKey, SkipKey
@@ -37,11 +37,12 @@ from faststream_outbox.storage.postgres.shards import ShardStatements
 from faststream_outbox.storage.postgres.statements import Statements
 from faststream_outbox.storage.postgres.statements.control import ControlStatements
 from faststream_outbox.storage.postgres.statements.insert import NEW_ROWS, NEW_TIMERS, row_values
-from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES
+from faststream_outbox.storage.postgres.statements.operators import HIDDEN_TABLES, MISSING_RIGHTS
 from faststream_outbox.storage.postgres.statements.runs import RunKind
 from faststream_outbox.storage.postgres.statements.statement import LEASES, Statement
 from faststream_outbox.storage.publishing import SessionOrConnection, TimerConflict, check_row, check_session
 from faststream_outbox.storage.rows import AlikeRows, Lease, NewRow, OutboxRow, are_alike, payloads_of
+from faststream_outbox.storage.schema.missing_rights import MissingRightsError, needed_rights
 from faststream_outbox.storage.schema.row_security import RowSecurityError
 from faststream_outbox.storage.schema.tables import notify_channel, quoted_name
 from faststream_outbox.storage.sessions.raw import AsyncpgConnection, raw_connection
@@ -245,28 +246,37 @@ class PostgresStore(Store):
         self._execute(session, SET_LOCAL)
         return self._execute(session, statement, **values)
 
-    async def look(self) -> list[tuple[str, Exception]]:
+    async def look(self) -> list[UnreadableTable]:
         """Return the tables that cannot be read, or whose rows are hidden, each with the error."""
-        failures: list[tuple[str, Exception]] = []
-        looks = dict(self._statements.operators.look)
+        failures: list[UnreadableTable] = []
+        kinds: tuple[TableKind, ...] = ("outbox", "dlq")
+        looks = [*zip(kinds, self._statements.operators.look.items(), strict=False)]
         if self._shards is not None:
-            looks[self._shards.name] = self._shards.look
+            looks.append(("shards", (self._shards.name, self._shards.look)))
         if self._control is not None:
-            looks[self._control.name] = self._control.look
-        for table, statement in looks.items():
+            looks.append(("control", (self._control.name, self._control.look)))
+        for kind, (name, statement) in looks:
             try:
-                async with self.transaction() as connection:
-                    await connection.run_sync(run_on, statement)
+                await self._read_alone(statement)
             except Exception as error:  # noqa: BLE001 - errors are the result
-                failures.append((table, error))
+                failures.append(UnreadableTable(kind, name, error))
         if len(failures) < len(looks):
-            failures.extend((f"The table {hidden.table}", hidden) for hidden in await self._hidden_tables())
+            kind_of = dict(zip(self._tables, (kind for kind, _ in looks), strict=True))
+            for arguments in await self._read_alone(HIDDEN_TABLES, tables=self._tables):
+                hidden = RowSecurityError(*arguments)
+                failures.append(UnreadableTable(kind_of[hidden.table], f"The table {hidden.table}", hidden))
         return failures
 
-    async def _hidden_tables(self) -> list[RowSecurityError]:
+    async def missing_rights(self, *, shards: bool) -> list[MissingRightsError]:
+        """Return the rights that the role lacks to claim and settle."""
+        needed = needed_rights(self.outbox_table, self.dlq_table, self.shards_table if shards else None)
+        tables, commands = map(list, zip(*needed, strict=True))
+        missing = await self._read_alone(MISSING_RIGHTS, tables=tables, commands=commands)
+        return [MissingRightsError(*each) for each in missing]
+
+    async def _read_alone(self, statement: Statement, **values: Any) -> Records:
         async with self.transaction() as connection:
-            found = await connection.run_sync(run_on, HIDDEN_TABLES, tables=self._tables)
-        return [RowSecurityError(*hidden) for hidden in found]
+            return await connection.run_sync(run_on, statement, **values)
 
     def _cancel_timer(self, session: Any, queue: str, timer_id: str) -> bool:
         _check_transaction(session)

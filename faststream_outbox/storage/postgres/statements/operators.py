@@ -23,6 +23,7 @@ from faststream_outbox.storage.parking import (
 from faststream_outbox.storage.postgres.statements.search import next_queue
 from faststream_outbox.storage.postgres.statements.settle import DEAD_ROW, insert_dead, returning_dead, set_parked
 from faststream_outbox.storage.postgres.statements.statement import ROW, Statement, epoch
+from faststream_outbox.storage.schema.missing_rights import READ_MISSING
 from faststream_outbox.storage.schema.row_security import READ_HIDDEN
 from faststream_outbox.storage.schema.tables import quoted_name
 
@@ -32,6 +33,8 @@ DISOWN: Final = "acquired_token = CASE WHEN o.acquired_token IS NOT NULL THEN ge
 
 # The tables, of those given by their quoted names, whose rows are hidden: the arguments of `RowSecurityError`.
 HIDDEN_TABLES: Final = Statement(READ_HIDDEN)
+# The tables on which rights are missing: the arguments of `MissingRightsError`.
+MISSING_RIGHTS: Final = Statement(READ_MISSING)
 
 
 class OperatorStatements:
