@@ -61,8 +61,8 @@ def _blocked(group: RowGroup, severity: Severity, state: str, why: str) -> Findi
         f"{_number(group)} {'is' if group.count == 1 else 'are'} {state}: {_named(group)}.",
         to_datetime(group.began),
         why,
-        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter, or is "
-        "deleted where there is no table of dead letters.",
+        "Read why. Mend the cause, then retry the key. Or skip its first message instead: it becomes a dead letter, or "
+        "is deleted where there is no table of dead letters.",
         commands=(*_looks(group, state), command("keys", "retry", *_first(group), "--reason", "WHY")),
         alternatives=(command("keys", "skip", *_first(group), "--reason", "WHY"),),
     )
