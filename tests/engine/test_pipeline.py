@@ -243,6 +243,7 @@ async def test_two_connections_whatever_the_workers(postgres: PostgresBackend) -
     mine = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     await postgres.engine.dispose()
     watcher = PostgresBackend(create_async_engine(postgres.engine.url, pool_size=1, max_overflow=0))
+    await until(lambda: watcher.one(mine), (0).__eq__)  # the server's processes end a moment after their connections
 
     async def handle(_row: OutboxRow) -> Outcome:
         await asyncio.sleep(0.01)

@@ -92,7 +92,7 @@ def as_repository(folder: Path) -> Path:
     """Commit a folder, so that it can be cloned."""
     identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
     commit = [*identity, "commit", "--quiet", "--message", "All"]
-    for command in (["init", "--quiet"], ["add", "."], commit, ["tag", f"v{__version__}"]):
+    for command in (["init", "--quiet", "--initial-branch", "main"], ["add", "."], commit):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder
 

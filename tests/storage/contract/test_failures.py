@@ -98,7 +98,7 @@ async def test_a_key_that_is_skipped_while_it_is_retried_was_not_parked(backend:
     async with backend.transaction() as session:
         await backend.store.act_on_key(session, SkipKey("of no use"), queue="q", key="a")
     [letter] = (await OutboxOperations.on_store(backend.store).dead_letters()).items
-    assert letter.exception == "of no use"
+    assert letter.exception == "of no use\n\nlast failure: ValueError: no"
 
 
 async def test_headers_that_are_no_object_survive_failures(postgres: PostgresBackend) -> None:
