@@ -22,6 +22,8 @@ P = TypeVar("P", bound=Proxy)
 ORDERINGS = [HeadLease(), AdvisoryLocks(), HashShards(count=2, shards=[0, 1])]
 # An answer of more bytes than this is lost.
 LARGE = 30_000
+# What comes before a connection is ready, without that end, is shorter.
+SMALL = 1_500
 # The end of an answer; one byte comes after it.
 READY = b"Z\x00\x00\x00\x05"
 GATE = 7_331
@@ -55,7 +57,8 @@ class LosingProxy(Proxy):
             await super()._pump(reader, writer, to_server=True)
             return
         while data := await reader.read(65536):
-            while self.losses and len(data) > LARGE // 2 and data[-6:-1] != READY:
+            # Postgres sends 8 KB at a time.
+            while self.losses and len(data) > SMALL and data[-6:-1] != READY:
                 data += await reader.read(65536)
             if self.losses and len(data) > LARGE:
                 self.losses -= 1
